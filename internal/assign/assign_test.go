@@ -44,6 +44,9 @@ type done struct {
 	N int `bson:"n"`
 }
 
+func (p *number) ID() string { return fmt.Sprint(p.n) }
+func (p *number) Unit() any  { return &done{p.n} }
+
 func (p *number) Return(alone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +66,7 @@ func (w *work) Waiting() int {
 	return len(w.wait)
 }
 
-func (w *work) Next(string) (*assign.Assigned[*number], bool) {
+func (w *work) Next(string) (*number, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.wait) == 0 {
@@ -71,7 +74,7 @@ func (w *work) Next(string) (*assign.Assigned[*number], bool) {
 	}
 	n := w.wait[0]
 	w.wait = w.wait[1:]
-	return &assign.Assigned[*number]{ID: fmt.Sprint(n), Part: &number{w, n}, Unit: &done{n}}, true
+	return &number{w, n}, true
 }
 
 func (w *work) Report(_ context.Context, m *assign.Member[*number], r *done) (bool, error) {

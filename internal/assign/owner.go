@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Bounds of what is assigned at a time.
 const (
 	mostMembers = 64
 	mostParts   = 16 * mostMembers
@@ -27,38 +26,35 @@ const (
 
 // Part is a part of the work that an assistant has.
 type Part interface {
-	// Return gives the part back, once nothing of it is on its way any more. alone says that the
-	// owner has to do all that belongs to it by itself.
+	comparable
+	// ID names the part in the work.
+	ID() string
+	// Unit returns what the assistant gets.
+	Unit() any
+	// Return returns the part once nothing of it is on its way. With alone, the owner does the rest
+	// of what it belongs to.
 	Return(alone bool)
 }
 
-// Assigned is a part that is assigned, by a name of its own. Unit is what the assistant gets.
-type Assigned[P Part] struct {
-	ID   string
-	Part P
-	Unit any
-}
-
-// Work is what an owner assigns parts of. Its methods are called by several goroutines.
+// Work is what an owner assigns parts of. Several goroutines call its methods.
 type Work[P Part, R any] interface {
-	// Closed says why nobody may join now, "" lets assistants join.
+	// Closed returns why nobody may join now, "" if they may.
 	Closed() string
-	// Terms are those of the work for an assistant that joins; nil is none.
+	// Terms returns the terms of the work for an assistant that joins.
 	Terms() any
-	// Waiting is how many parts there are to assign now.
+	// Waiting returns how many parts can be assigned now.
 	Waiting() int
-	// Next takes a part of a group, nil where none waits. more says that there may be one later.
-	Next(group string) (a *Assigned[P], more bool)
-	// Report takes what an assistant reports. again has it send that again. An error is a refusal.
+	// Next takes a waiting part of a group, nil for none; more says that there may be one later.
+	Next(group string) (p P, more bool)
+	// Report takes an assistant's report; again requests it again. An error is a refusal.
 	Report(ctx context.Context, m *Member[P], r R) (again bool, err error)
-	// Note makes it known, before it returns, that those with these tokens alone take part.
+	// Note publishes, before it returns, that only those with these tokens take part.
 	Note(ctx context.Context, tokens []string) error
-	// Revoke returns once nothing of a member, which is noted no more, can arrive; nil is all.
+	// Revoke returns once nothing of a member that is no longer noted can arrive; nil is all.
 	Revoke(ctx context.Context, m *Member[P]) error
 }
 
-// Owner assigns parts of its work to assistants, and keeps what they report. Its methods are safe for
-// concurrent use.
+// Owner assigns parts of its work to assistants. Its methods are safe for concurrent use.
 type Owner[P Part, R any] struct {
 	offer  Offer
 	common Common
@@ -77,7 +73,7 @@ type Owner[P Part, R any] struct {
 	figures map[string]*Figures   // by worker
 }
 
-// Common is what owner and assistants have in common.
+// Common is what the owner checks assistants against.
 type Common struct {
 	Source, Target *mongo.Cluster
 	Rules          *transform.Set
@@ -95,15 +91,14 @@ type Member[P Part] struct {
 	figures *Figures
 }
 
-// NewOwner makes one that assigns parts of the work while it runs. figures are those of earlier runs,
-// by worker; they are the owner's from now on.
+// NewOwner makes an owner of figures of earlier runs, by worker, which it changes.
 func NewOwner[P Part, R any](o Offer, c Common, work Work[P, R], log *slog.Logger,
 	figures map[string]*Figures) *Owner[P, R] {
 	return &Owner[P, R]{offer: o, common: c, work: work, log: log, members: map[string]*Member[P]{}, figures: figures}
 }
 
-// Run does the work, and assistants do parts of it meanwhile. Nothing of an assistant arrives any more
-// when it returns nil. An error of Fail ends the work, and is returned.
+// Run calls do, while assistants do parts. After it returns nil, nothing of an assistant arrives.
+// An error of Fail ends the work, and is returned.
 func (o *Owner[P, R]) Run(ctx context.Context, do func(context.Context) error) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -129,7 +124,13 @@ func (o *Owner[P, R]) Run(ctx context.Context, do func(context.Context) error) e
 	}
 	o.ending.Wait()
 	if err == nil {
-		err = o.close(running)
+		o.mu.Lock()
+		joined := o.joined
+		clear(o.members)
+		o.mu.Unlock()
+		if joined { // nothing of them may arrive any more
+			err = o.revoke(running, nil)
+		}
 	}
 	if err != nil && running.Err() != nil {
 		err = context.Cause(running)
@@ -137,7 +138,6 @@ func (o *Owner[P, R]) Run(ctx context.Context, do func(context.Context) error) e
 	return err
 }
 
-// partless notes that no worker has a part.
 func (o *Owner[P, R]) partless() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,21 +149,9 @@ func (o *Owner[P, R]) partless() {
 // Fail ends the work that runs.
 func (o *Owner[P, R]) Fail(err error) { o.fail(err) }
 
-// Go runs what Run waits for. ctx ends when assistants are answered no more.
+// Go runs what Run waits for. ctx ends when assistants get no more answers.
 func (o *Owner[P, R]) Go(do func(ctx context.Context)) {
 	o.ending.Go(func() { do(o.serving) })
-}
-
-// close makes sure that nothing of an assistant arrives any more.
-func (o *Owner[P, R]) close(ctx context.Context) error {
-	o.mu.Lock()
-	joined := o.joined
-	clear(o.members)
-	o.mu.Unlock()
-	if !joined {
-		return nil
-	}
-	return o.revoke(ctx, nil)
 }
 
 func (o *Owner[P, R]) revoke(ctx context.Context, m *Member[P]) error {
@@ -173,7 +161,6 @@ func (o *Owner[P, R]) revoke(ctx context.Context, m *Member[P]) error {
 	return o.work.Revoke(ctx, m)
 }
 
-// note has it known who takes part.
 func (o *Owner[P, R]) note(ctx context.Context) error {
 	o.noting.Lock()
 	defer o.noting.Unlock()
@@ -189,7 +176,6 @@ func (o *Owner[P, R]) note(ctx context.Context) error {
 	return o.work.Note(ctx, tokens)
 }
 
-// watch ends members that say nothing, until ctx ends.
 func (o *Owner[P, R]) watch(ctx context.Context) {
 	for pace.Pause(ctx, o.offer.Lease/10) == nil {
 		o.mu.Lock()
@@ -202,7 +188,6 @@ func (o *Owner[P, R]) watch(ctx context.Context) {
 	}
 }
 
-// end takes back what a member has, once nothing of it can arrive any more.
 func (o *Owner[P, R]) end(m *Member[P], why string, alone bool) {
 	o.mu.Lock()
 	first := !m.ended
@@ -232,7 +217,6 @@ func (o *Owner[P, R]) end(m *Member[P], why string, alone bool) {
 	})
 }
 
-// answer answers one request.
 func (o *Owner[P, R]) answer(ctx context.Context, raw []byte) []byte {
 	var a request[R]
 	var r reply[any, any]
@@ -248,7 +232,6 @@ func (o *Owner[P, R]) answer(ctx context.Context, raw []byte) []byte {
 	return raw
 }
 
-// errRevoked refuses the requests of an assistant that was revoked.
 var errRevoked = errors.New("the owner of the work revoked this worker")
 
 func refused(err error) reply[any, any] { return reply[any, any]{Refused: err.Error()} }
@@ -287,7 +270,6 @@ func (o *Owner[P, R]) reply(ctx context.Context, a *request[R]) reply[any, any] 
 	return refused(errors.New("there is no request " + a.Kind))
 }
 
-// join lets an assistant in.
 func (o *Owner[P, R]) join(a *request[R]) reply[any, any] {
 	if a.Version != o.offer.Version {
 		why := fmt.Sprintf("it is of version %s, the owner of version %s", a.Version, o.offer.Version)
@@ -326,10 +308,9 @@ func (o *Owner[P, R]) join(a *request[R]) reply[any, any] {
 	o.log.Info("another worker does a part", "worker", a.Worker)
 	c := &o.common
 	return reply[any, any]{Terms: &terms[any]{Token: m.Token, Lease: o.offer.Lease, Rules: c.Keys.Mark(c.Rules, m.Token),
-		SourceSet: c.Source.Info.SetID, TargetSet: c.Target.Info.SetID, Work: o.work.Terms()}}
+		SourceSet: c.Source.Info.SetID, TargetSet: c.Target.Info.SetID, Terms: o.work.Terms()}}
 }
 
-// declined notes why a worker does not assist.
 func (o *Owner[P, R]) declined(worker, why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -350,7 +331,7 @@ func (o *Owner[P, R]) figuresOf(worker string) *Figures {
 	return o.figures[worker]
 }
 
-// Status is how many parts wait for assistants, and the figures of workers, by name.
+// Status returns how many parts wait for assistants, and the figures of workers, by name.
 func (o *Owner[P, R]) Status() (waiting int, list []Figures) {
 	o.mu.Lock()
 	serving := o.serving
@@ -365,46 +346,41 @@ func (o *Owner[P, R]) Status() (waiting int, list []Figures) {
 	return waiting, list
 }
 
-// next assigns a part.
 func (o *Owner[P, R]) next(m *Member[P], group string) reply[any, any] {
-	if o.work.Closed() != "" || o.full() {
+	assigned := 0
+	o.mu.Lock()
+	for _, m := range o.members {
+		assigned += len(m.parts)
+	}
+	o.mu.Unlock()
+	if assigned >= mostParts || o.work.Closed() != "" {
 		return reply[any, any]{}
 	}
 	for {
-		a, more := o.work.Next(group)
-		if a == nil {
+		p, more := o.work.Next(group)
+		var none P
+		if p == none {
 			return reply[any, any]{More: more}
 		}
-		r := reply[any, any]{Part: a.Unit}
+		r := reply[any, any]{Part: p.Unit()}
 		if raw, err := bson.Marshal(r); err != nil || len(raw) > mostMessage/2 { // what is reported of it may grow
-			a.Part.Return(true)
+			p.Return(true)
 			continue
 		}
 		err := m.Update(func(parts map[string]P, _ *Figures) error {
-			parts[a.ID] = a.Part
+			parts[p.ID()] = p
 			return nil
 		})
 		if err != nil {
-			a.Part.Return(false)
+			p.Return(false)
 			return refused(err)
 		}
 		return r
 	}
 }
 
-// full reports that no more parts may be assigned.
-func (o *Owner[P, R]) full() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n := 0
-	for _, m := range o.members {
-		n += len(m.parts)
-	}
-	return n >= mostParts
-}
-
-// Update changes the parts that the member has, by their ids, and its figures but for their number.
-// It fails once the member is revoked.
+// Update changes the member's parts, by id, and its figures except their number. It fails once the
+// member is revoked.
 func (m *Member[P]) Update(do func(parts map[string]P, f *Figures) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,38 +2,35 @@ package copy
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 )
 
-// Assignment is a slice that another process copies for this engine's run. Its positions are
-// kept here: what was not reported is copied again, as after a crash.
-type Assignment struct {
-	Unit
+// Assignment is a slice that another process copies for this engine's run. Its positions are kept
+// here: what was not reported is copied again, as after a crash.
+type Assignment struct{ s *slice }
 
-	s *slice
-}
-
-// Unit is a slice as the other process needs it.
+// Unit is a slice as the other process gets it.
 type Unit struct {
 	// Source is as much of the collection as reading takes, Slice what is left to do.
 	Source schema.Collection `bson:"source"`
 	Target string            `bson:"target"`        // of the route
 	Key    bson.Raw          `bson:"key,omitempty"` // the shard key of the target; empty: it is not sharded
 	Slice  scan.Slice        `bson:"slice"`
-	// Part is the shard that the slice belongs to: it gives what it owns. Empty is all of the
-	// collection.
+	// Part is the shard that the slice belongs to; empty is all of the collection.
 	Part   string      `bson:"part,omitempty"`
 	Member scan.Member `bson:"member"` // that reads; the same one for all of a run
 }
 
-// Assign takes the largest slice that waits and that others may copy, nil where there is none; more
-// says that there may be one later. It is assigned until it is done (Advance) or returned (Return).
+// Assign takes the largest waiting slice that others may copy, nil for none; more says that there
+// may be one later. It stays assigned until it is done (Advance) or returned (Return).
 func (e *Engine) Assign() (a *Assignment, more bool) {
 	r := e.present()
 	if r == nil {
@@ -43,12 +40,21 @@ func (e *Engine) Assign() (a *Assignment, more bool) {
 	if s == nil {
 		return nil, more
 	}
-	c, source := s.c, s.c.Source
-	source.Indexes, source.Options = nil, essentialOptions(source.Options)
-	return &Assignment{Unit{source, c.Route.Target, c.Key, s.state(), c.Part, r.member}, s}, true
+	return &Assignment{s}, true
 }
 
-// essentialOptions are those that say how documents of a collection are read and written.
+func (a *Assignment) ID() string { return SliceID(&a.s.st) }
+
+// SliceID returns the Assignment.ID of a slice.
+func SliceID(st *scan.Slice) string { return fmt.Sprintf("%s/%d", st.Collection, st.N) }
+
+// Unit returns a Unit.
+func (a *Assignment) Unit() any {
+	c, source := a.s.c, a.s.c.Source
+	source.Indexes, source.Options = nil, essentialOptions(source.Options)
+	return &Unit{source, c.Route.Target, c.Key, a.s.state(), c.Part, a.s.run.member}
+}
+
 func essentialOptions(options bson.Raw) bson.Raw {
 	var out bson.D
 	for _, key := range []string{"capped", "collation", "clusteredIndex"} {
@@ -63,7 +69,7 @@ func essentialOptions(options bson.Raw) bson.Raw {
 	return raw
 }
 
-// Assignable is how many slices wait that others may copy.
+// Assignable returns how many waiting slices others may copy.
 func (e *Engine) Assignable() int {
 	if r := e.present(); r != nil {
 		return r.jobs.assignable()
@@ -71,11 +77,10 @@ func (e *Engine) Assignable() int {
 	return 0
 }
 
-// Reads reports that a run is under way, whose targets are there and which has chosen the member
-// that it reads: before that nothing is assigned.
+// Reads reports a run whose targets exist and which has chosen the member to read. Before that
+// nothing is assigned.
 func (e *Engine) Reads() bool { return e.present() != nil }
 
-// present is the run that reads, nil where there is none.
 func (e *Engine) present() *run {
 	e.mu.Lock()
 	r := e.run
@@ -91,19 +96,15 @@ func (e *Engine) present() *run {
 	return r
 }
 
-// assignable reports that others may copy the slice. Those of collections that need an order, or of
-// ranges that are read again, they may not.
+// assignable excludes collections that need an order, and ranges that are read again.
 func (s *slice) assignable() bool {
 	c := s.c
 	return s.st.Of > 1 && s.st.Strategy.Resumable() && !c.serial() && c.Range == nil && !c.alone.Load()
 }
 
-// errNotOurs says that what was reported is not of the slice that was assigned.
-var errNotOurs = errors.New("what was reported is of another slice than the one that was assigned")
-
-// Advance records the progress of the slice and returns how much it adds. st is the slice as it
-// was assigned, with a position up to which the target has acknowledged everything. The
-// acknowledgement must be from the term that the store knows.
+// Advance records the progress of the slice and returns how much it adds. st is the slice as
+// assigned, with a position up to which the target has acknowledged everything, in the term that
+// the store knows.
 func (a *Assignment) Advance(st scan.Slice) (docs, bytes int64, err error) {
 	s := a.s
 	s.mu.Lock()
@@ -111,7 +112,8 @@ func (a *Assignment) Advance(st scan.Slice) (docs, bytes int64, err error) {
 	now := &s.st
 	switch {
 	case !sameSlice(&st, now):
-		return 0, 0, fmt.Errorf("slice %d of %d of %s: %w", now.N+1, now.Of, s.c.Source.NS, errNotOurs)
+		return 0, 0, fmt.Errorf("slice %d of %d of %s: what was reported is of another slice than the one that was assigned",
+			now.N+1, now.Of, s.c.Source.NS)
 	case now.Done || st.Docs < now.Docs:
 		return 0, 0, nil // reported before
 	}
@@ -130,18 +132,16 @@ func (a *Assignment) Advance(st scan.Slice) (docs, bytes int64, err error) {
 	return docs, bytes, nil
 }
 
-// sameSlice reports the same slice of the same plan.
 func sameSlice(a, b *scan.Slice) bool {
 	return a.Collection == b.Collection && a.N == b.N && a.Of == b.Of && a.Plan == b.Plan && a.Strategy == b.Strategy &&
 		a.Member == b.Member && bytes.Equal(a.Lower, b.Lower) && bytes.Equal(a.Upper, b.Upper)
 }
 
-// Done reports that all of the slice is copied.
+// Done reports whether all of the slice is copied.
 func (a *Assignment) Done() bool { return a.s.state().Done }
 
-// Return gives the slice back once none of its writes is on its way to the target. A reader of
-// the run, or another process, goes on from what was reported. With alone, only the run copies
-// the rest of the collection.
+// Return gives the slice back once none of its writes is on its way to the target. Others go on
+// from what was reported. With alone, only this run copies the rest of the collection.
 func (a *Assignment) Return(alone bool) {
 	s := a.s
 	if alone {
@@ -150,4 +150,42 @@ func (a *Assignment) Return(alone bool) {
 	if !a.Done() {
 		s.run.jobs.back(s.job())
 	}
+}
+
+// Assist copies slices of another engine's run, from the same member. next waits for one, with its
+// task; nil means that there are no more. Several goroutines call it. The engine's store reports
+// their progress. An error leaves slices undone.
+func (e *Engine) Assist(ctx context.Context, member scan.Member,
+	next func(ctx context.Context) (*scan.Slice, Task, error)) error {
+	r := newRun(e)
+	r.member = member
+	close(r.ready)
+	g, gctx := errgroup.WithContext(ctx)
+	written := make(chan struct{})
+	g.Go(func() error { return r.save(gctx, written) })
+	g.Go(func() error {
+		defer close(written)
+		return r.transfer(gctx, func(ctx context.Context, w worker) (bool, error) {
+			return r.reading(ctx, w, func(ctx context.Context, rd *reader) (bool, error) {
+				st, t, err := next(ctx)
+				if err != nil || st == nil {
+					return false, err
+				}
+				return true, rd.slice(ctx, r.assigned(gctx, t, *st))
+			})
+		})
+	})
+	err := g.Wait()
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (r *run) assigned(ctx context.Context, t Task, st scan.Slice) *slice {
+	c := newCollection(ctx, t, r.e)
+	c.key = docwrite.KeyOf(t.Key, t.Source.Collated())
+	c.measured, c.generation, c.plan = true, st.Plan, []scan.Slice{st}
+	c.progress.Slices = st.Of
+	return newSlice(r, c, st)
 }

@@ -1,3 +1,12 @@
+// Package copy is the full-copy engine: it reads collections slice by slice and inserts their
+// documents, byte for byte, into existing collections.
+//
+// Readers turn slices into chunks (one cursor reply each), a budget bounds the bytes of all chunks
+// in flight, writers insert a chunk with one message. A slice's position moves past a chunk when it
+// and all before it are acknowledged, so a Store is never ahead of the target.
+//
+// Engine is crash-only: an error ends Run, and the next Run goes on from the Store. Its methods are
+// safe for concurrent use, but only one Run may be under way.
 package copy
 
 import (
@@ -24,7 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Refusal is a document that the target does not take.
+// Refusal is a document that the target refuses.
 type Refusal struct {
 	Target string // namespace
 	ID     bsoncore.Value
@@ -34,35 +43,33 @@ type Refusal struct {
 
 // Task is one collection to copy.
 type Task struct {
-	// Source is read by its UUID in the database of its DataNS, so a rename
-	// does not disturb.
+	// Source is read by its UUID in the database of its DataNS, so renames do not disturb.
 	Source schema.Collection
-	// Route says where documents go, and which and how. Its target exists; of a
-	// time-series collection its system.buckets collection takes the documents.
+	// Route maps the documents. Its target exists; for a time-series collection documents go to its
+	// system.buckets collection.
 	Route *transform.Route
-	// Key is the shard key of the target, empty where it is not sharded. A Run has it from
+	// Key is the shard key of the target, empty if it is not sharded. Run gets it from
 	// Options.Keys.
 	Key bson.Raw
 
-	// Part names the shard whose part of the collection this is; empty is the whole.
+	// Part names the shard whose part of the collection this is; empty is all.
 	Part string
-	// Owned has the source give what it owns, as a shard; nil is all.
+	// Owned makes the source return only what it owns, as a shard; nil is all.
 	Owned *ownership.Filter
-	// Range is what is copied, nil for all. Where its cursor is lost, or refused as
-	// of another version, it is left (Engine.Left).
+	// Range is what is copied; nil is all. It is left (Engine.Left) when its cursor is lost, or
+	// refused for its version.
 	Range *ownership.Range
 	// Again says that documents may have been copied before, under another shard key. What a
-	// sharded target has already, byte for byte, is not written to it. Where the route skips
-	// updates, a Run supposes so by itself: the event that gives a document another shard key may
-	// be left out.
+	// sharded target already has, byte for byte, is not written. Run sets it if the route skips
+	// updates: the event that changed a shard key may be left out.
 	Again bool
 }
 
-// Options shape an Engine. Zero values choose defaults.
+// Options configure an Engine. Zero values choose defaults.
 type Options struct {
-	// Readers is the number of cursors on the source: default one per core, at least 2. Writers
-	// is the number of connections that insert: default 4 to 16, by cores and by the distance
-	// to the target. Without a number the gates may allow more where their load is pace.Max.
+	// Readers is the number of cursors on the source: default one per core, at least 2. Writers is
+	// the number of inserting connections: default 4 to 16, by cores and distance. If they are
+	// defaults, gates of load pace.Max may allow more.
 	Readers, Writers int
 
 	BatchBytes       int64 // of one cursor reply and insert, default 4 MB
@@ -70,62 +77,58 @@ type Options struct {
 	SliceBytes       int64 // target size of a slice, default 256 MB
 	SmallBytes       int64 // collections below are one slice, default 16 MB
 
-	// AfterClusterTime makes each read one of majority read concern after this
-	// position; zero, for a standalone source, reads without a read concern.
+	// AfterClusterTime makes reads wait for this position, with majority read concern; zero, for a
+	// standalone source, reads without one.
 	AfterClusterTime mongo.OpTime
 	WriteConcern     bson.Raw      // of inserts, default mongo.Cluster.DataConcern
 	SaveEvery        time.Duration // between saves of slice states, default 1 s
 	Log              *slog.Logger  // default: discards
 
 	Counters *transform.Counters // of the rules of the routes; nil counts nothing
-	// LeftOut keeps documents that the rules cannot map, which the target goes without. Nil: such a
-	// document is an error.
+	// LeftOut keeps documents that the rules cannot map; nil makes them an error.
 	LeftOut transform.LeftOut
 
 	Limit *pace.Limiter // nil is none
 	// SourceGate and TargetGate bound the exchanges under way; nil is none.
 	SourceGate, TargetGate *pace.Gate
 
-	// Refused is called for a document that the target refuses for good, because of a unique
-	// index or of what the document contains. Several goroutines call it. It may use the
-	// document until it returns. True means that the copy goes on without the document. False,
-	// or a nil Refused, makes such a document an error.
+	// Refused is called for a document that the target refuses for good: for a unique index, or its
+	// content. Several goroutines call it, and may use the document until they return. True goes on
+	// without the document. False, or a nil Refused, makes it an error.
 	Refused func(ctx context.Context, r Refusal) (bool, error)
 
-	// Recreate empties the target of a task whose copy has to begin anew
-	// (order is content and the position was lost). Without it that is an error.
+	// Recreate empties the target of a task whose copy has to begin anew (its order is content and
+	// its position was lost). Nil makes that an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	// OnCollection is called when the copy of a collection starts or ends. It must return at
-	// once, and must not use the engine. Nil is allowed.
+	// OnCollection is called when the copy of a collection starts or ends. It must return at once
+	// and not use the engine. Nil is allowed.
 	OnCollection func(CollectionStats)
 
-	// Ready makes the targets, while reading begins: nothing is sent to the target
-	// before it has returned, and no slice is saved before. None are then. Nil: they
-	// are there.
+	// Ready creates the targets while reading begins. Before it returns nothing is sent or saved,
+	// and no slices are loaded. Nil: the targets exist.
 	Ready func(context.Context) error
 
-	// Keys tells the shard keys of the targets, by namespace, once they are there. Nil:
-	// none is sharded.
+	// Keys returns the shard keys of the targets, by namespace, once they exist. Nil: none is
+	// sharded.
 	Keys func(ctx context.Context) (map[string]bson.Raw, error)
 
-	// Others says that the targets may hold documents of others, which are replaced: of
-	// a sharded one they may be on another shard than ours belong to.
+	// Others says that targets may hold documents of others, to be replaced, perhaps on other
+	// shards.
 	Others bool
 
-	// Inserted finds when a document of a capped collection was inserted, which
-	// helps to find where a copy of one that is written to ends. Nil is allowed.
+	// Inserted finds when a document of a capped collection was inserted, which helps to find where
+	// the copy of a live one ends. Nil is allowed.
 	Inserted stream.FindInsertion
 
-	// Admit is asked of each connection to the target before anything is written over it.
-	// An error ends the copy. Nil is allowed.
+	// Admit is asked about each connection to the target before it is written to. An error ends the
+	// copy. Nil is allowed.
 	Admit func(ctx context.Context, conn *wire.Conn) error
-	// Grant is asked before a part is sent, beside Limit: it waits until so much may
-	// pass. Nil is allowed.
+	// Grant waits until so much may be sent, beside Limit. Nil is allowed.
 	Grant func(ctx context.Context, docs, bytes int64) error
 
-	// Replacing is called with documents that are about to replace the target's documents of
-	// the same _ids. An error ends the copy. Nil is allowed.
+	// Replacing is called with documents that are about to replace those with the same _ids. An
+	// error ends the copy. Nil is allowed.
 	Replacing func(ctx context.Context, t Task, docs [][]byte) error
 
 	edged func(context.Context) error // once it is known where the copy of a capped collection ends; for tests
@@ -134,7 +137,6 @@ type Options struct {
 	writersByDistance        bool // Writers is for a target that is near
 }
 
-// atMostWriters is the most that there are by default.
 const atMostWriters = 16
 
 func (o Options) withDefaults() Options {
@@ -164,7 +166,6 @@ func setDefault[T int64 | time.Duration](p *T, v T) {
 	}
 }
 
-// cluster is the one of a side.
 type cluster struct {
 	*mongo.Cluster
 	side string // in words
@@ -172,11 +173,10 @@ type cluster struct {
 
 // Engine copies collections.
 type Engine struct {
-	src, dst cluster
-	store    Store
-	opts     Options
-	count    counters
-	// noRecords is set when the source turned out not to read in record order.
+	src, dst  cluster
+	store     Store
+	opts      Options
+	count     counters
 	noRecords atomic.Bool
 
 	mu     sync.Mutex
@@ -195,9 +195,8 @@ func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
 	return &Engine{src: cluster{src, "source"}, dst: cluster{dst, "target"}, store: store, opts: o}
 }
 
-// Run copies what the store does not hold as done and returns nil when every
-// slice of every task is done and saved. An error leaves what is durable to
-// the next Run; mongo.Classify reports whether it passes by itself.
+// Run copies what the store does not hold as done. It returns nil when every slice is done and
+// saved. The next Run goes on from what is durable; mongo.Classify reports temporary errors.
 func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 	var states []scan.Slice
 	if e.opts.Ready == nil {
@@ -227,7 +226,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 	return r.run(ctx)
 }
 
-// SlicesOf is what the slices of a collection, or of a part of it, are stored under.
+// SlicesOf returns the key of the slices of a collection, or of a part of it.
 func SlicesOf(uuidHex, part string) string {
 	if part == "" {
 		return uuidHex
@@ -235,28 +234,20 @@ func SlicesOf(uuidHex, part string) string {
 	return uuidHex + "@" + part
 }
 
-// Left are the tasks of the latest Run that were not done because of their ranges.
+// Left returns the tasks of the latest Run that were not done because of their ranges.
 func (e *Engine) Left() []Task {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.left
 }
 
-func (e *Engine) leave(t Task) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.left = append(e.left, t)
-}
-
-// collection is one task under way.
 type collection struct {
 	Task
 	Target string                // the namespace that takes the documents
 	keep   func(doc []byte) bool // of the route; nil is all
 	sent   *scan.Prefilter       // has the source leave out some of the others; nil is nothing
 	unread func(docs int64)      // counts those, about; nil where sent is
-	// mapped appends what is written in place of a document; nil writes documents as they are.
-	// Writers call it, also when the reading of the slice has ended.
+	// mapped is nil for documents as they are. Writers call it, also after the slice is read.
 	mapped     func(dst, doc []byte) ([]byte, error)
 	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
@@ -271,7 +262,6 @@ type collection struct {
 	progress CollectionStats
 }
 
-// newCollection prepares a task for as long as ctx lasts.
 func newCollection(ctx context.Context, t Task, e *Engine) *collection {
 	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
 	c.Target = schema.Collection{NS: t.Route.Target, Type: t.Source.Type}.DataNS()
@@ -289,14 +279,13 @@ func newCollection(ctx context.Context, t Task, e *Engine) *collection {
 	return c
 }
 
-// findsAlike reports a version whose servers are known to find by query.OfAll's filters what
-// millrace keeps. 7.0 finds less by $bitsAnySet with binary operands.
+// findsAlike reports versions that find by query.OfAll as millrace does. 7.0 finds less by
+// $bitsAnySet with binary operands.
 func findsAlike(v mongo.Version) bool {
 	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) &&
 		!v.AtLeast(6, 1)
 }
 
-// mapping has documents mapped that the rules can map, and leaves out the others.
 func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []byte) ([]byte, error) {
 	to, at := c.Route.Mapper(o.AfterClusterTime.TS, o.Counters), o.AfterClusterTime
 	if to == nil || o.LeftOut == nil {
@@ -318,15 +307,18 @@ func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []by
 	}
 }
 
-// serial reports a collection that must be inserted in order, once.
 func (c *collection) serial() bool {
 	return c.Source.Capped() || !c.Source.IDIndex && !c.Source.Clustered()
 }
 
-// docSize is the expected size of a document, 0 when unknown.
-func (c *collection) docSize() int64 {
-	if c.Source.Count <= 0 || c.Source.Bytes <= 0 {
-		return 0
-	}
-	return max(c.Source.Bytes/c.Source.Count, 1)
+// Store keeps slice states.
+type Store interface {
+	// LoadSlices returns what was saved, in any order.
+	LoadSlices(ctx context.Context) ([]scan.Slice, error)
+	// SaveSlices returns once changed is durable on the target (majority). An error of class retry
+	// means that writes since the last call may have rolled back.
+	SaveSlices(ctx context.Context, changed []scan.Slice) error
+	// SameTerm gets the election term of each answer to a data write, from several goroutines. It
+	// fails if that is not the attempt's.
+	SameTerm(term int64) error
 }

@@ -10,11 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// maxSlices bounds the slices of one collection.
 const maxSlices = 4096
 
-// collection plans a collection and has its slices read: one slice by this
-// reader at once, several through the schedule.
+// collection plans, and reads a single slice at once.
 func (r *reader) collection(ctx context.Context, c *collection) error {
 	r.Owned = c.Owned
 	plan, err := r.plan(ctx, c)
@@ -41,7 +39,6 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	return nil
 }
 
-// adopt makes a plan the collection's own and returns its unfinished slices.
 func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +68,6 @@ func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	return ss
 }
 
-// plan goes on with the collection's saved plan where that holds, else makes
-// a new one.
 func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if c.serial() {
 		return r.planSerial(ctx, c)
@@ -100,34 +95,25 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 	return r.cut(ctx, c)
 }
 
-// planSerial makes the one slice of an ordered collection. That it has begun is
-// saved before anything is written, for what was begun is not resumed.
+// planSerial saves the begin before any write: what was begun is not resumed.
 func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, error) {
-	if err := r.awaitReady(ctx); err != nil {
+	if err := await(ctx, r.ready); err != nil {
 		return nil, err
 	}
 	if c.generation > 0 {
-		if err := r.recreate(ctx, c); err != nil {
-			return nil, err
+		if r.e.opts.Recreate == nil {
+			return nil, mongo.WithHint(
+				fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
+				"drop the target collection and start the job again with --restart")
+		}
+		if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
+			return nil, fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
 		}
 	}
 	plan := r.fresh(c, scan.Serial, nil)
 	return plan, r.saveStates(ctx, plan)
 }
 
-func (r *reader) recreate(ctx context.Context, c *collection) error {
-	if r.e.opts.Recreate == nil {
-		return mongo.WithHint(
-			fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
-			"drop the target collection and start the job again with --restart")
-	}
-	if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
-		return fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
-	}
-	return nil
-}
-
-// fresh makes the states of a new plan, cut at bounds.
 func (r *reader) fresh(c *collection, strategy scan.Strategy, bounds []scan.Bound) []scan.Slice {
 	like := scan.Slice{Collection: c.uuid, Plan: c.generation + 1, NS: c.Target, Strategy: strategy}
 	if strategy == scan.ByRecord {
@@ -136,15 +122,18 @@ func (r *reader) fresh(c *collection, strategy scan.Strategy, bounds []scan.Boun
 	return scan.Slices(like, bounds)
 }
 
-// cut makes a new plan. Where the source refuses record order it is by _id.
+// cut makes a new plan, by _id if the source refuses record order.
 func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	strategy := scan.ByStorage(&c.Source, r.e.src.Info)
 	if strategy == scan.ByRecord && r.e.noRecords.Load() {
 		strategy = scan.ByID
 	}
 	n := 1
-	if c.Source.Bytes > r.e.opts.SmallBytes {
-		n = r.sliceCount(c)
+	if o := &r.e.opts; c.Source.Bytes > o.SmallBytes {
+		// Readers share them and a crash loses little, but each is worth a cursor. A sample above
+		// 5 % of the documents would read the whole collection.
+		enough := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
+		n = int(max(min(enough, maxSlices, c.Source.Count/(25*2)), 1))
 	}
 	bounds, served, err := r.Cut(ctx, &c.Source, strategy, n)
 	if err != nil {
@@ -159,17 +148,7 @@ func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	return r.fresh(c, served, bounds), nil
 }
 
-// sliceCount is how many slices a collection deserves: enough for readers to
-// share and to lose little in a crash, none too small to be worth a cursor.
-func (r *reader) sliceCount(c *collection) int {
-	o := r.e.opts
-	n := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
-	// A sample above 5 % of the documents would read the whole collection.
-	return int(max(min(n, maxSlices, c.Source.Count/(25*2)), 1))
-}
-
-// newestPlans returns per collection the slices of its newest plan, by N, if
-// all of them are there.
+// newestPlans returns per collection the slices of its newest plan, in order, if complete.
 func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation map[string]int64) {
 	plans, generation = map[string][]scan.Slice{}, map[string]int64{}
 	for _, s := range states {
@@ -182,16 +161,12 @@ func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation
 	}
 	maps.DeleteFunc(plans, func(_ string, p []scan.Slice) bool {
 		slices.SortFunc(p, func(a, b scan.Slice) int { return a.N - b.N })
-		return !complete(p)
+		for i, s := range p {
+			if s.N != i || s.Of != len(p) {
+				return true
+			}
+		}
+		return false
 	})
 	return plans, generation
-}
-
-func complete(p []scan.Slice) bool {
-	for i, s := range p {
-		if s.N != i || s.Of != len(p) {
-			return false
-		}
-	}
-	return true
 }

@@ -13,13 +13,11 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// reader takes jobs and reads on one connection to the run's member.
 type reader struct {
 	scan.Reader
 	*run
 }
 
-// read does jobs until none is left, or the worker does not stay.
 func (r *run) read(ctx context.Context, w worker) (more bool, err error) {
 	return r.reading(ctx, w, func(ctx context.Context, rd *reader) (bool, error) {
 		j, ok := r.jobs.pop(ctx)
@@ -31,8 +29,7 @@ func (r *run) read(ctx context.Context, w worker) (more bool, err error) {
 	})
 }
 
-// reading has one thing after another read over one connection, until there is none, or the
-// worker does not stay.
+// reading calls next over one connection until there is nothing more, or the worker does not stay.
 func (r *run) reading(ctx context.Context, w worker, next func(ctx context.Context, rd *reader) (some bool,
 	err error)) (more bool, err error) {
 	err = r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), w.reserve, func(conn *wire.Conn) error {
@@ -51,7 +48,6 @@ func (r *run) reading(ctx context.Context, w worker, next func(ctx context.Conte
 	return more, err
 }
 
-// reader reads over a connection.
 func (r *run) reader(conn *wire.Conn) *reader {
 	rd := &reader{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Reopened: func(cause error) {
 		r.e.opts.Log.Debug("cursor opened again", "cause", cause)
@@ -62,11 +58,9 @@ func (r *run) reader(conn *wire.Conn) *reader {
 	return rd
 }
 
-// errLarge ends the reading of a collection of unknown size that turned out to be
-// no small one, before anything of it was sent.
+// errLarge ends the reading of an unmeasured collection before anything was sent.
 var errLarge = errors.New("collection is larger than one batch")
 
-// slice reads one slice to its end.
 func (r *reader) slice(ctx context.Context, s *slice) error {
 	r.Owned = s.c.Owned
 	rd := &reading{reader: r, s: s}
@@ -79,7 +73,9 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 	case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
 		return rd.vanished(ctx, err)
 	case s.c.Range != nil && (ownership.Stale(err) || scan.CursorLost(err)):
-		r.e.leave(s.c.Task)
+		r.e.mu.Lock()
+		r.e.left = append(r.e.left, s.c.Task)
+		r.e.mu.Unlock()
 		s.end(rd.sent, false)
 		return nil
 	case serial && mongo.IsCode(err, mongo.CodeCappedPositionLost), serial && rd.sent > 0 && scan.CursorLost(err):
@@ -97,9 +93,7 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 	return fmt.Errorf("read %s (slice %d of %d): %w", s.c.Source.NS, s.st.N+1, s.st.Of, err)
 }
 
-// vanished ends the slice when the collection the member does not have, if it is gone
-// for good. A drop that may roll back, or has, says nothing: then the run ends
-// with an error that passes, and the next one reads on.
+// vanished takes a drop that may roll back, or has, for a temporary error.
 func (rd *reading) vanished(ctx context.Context, cause error) error {
 	c := rd.s.c
 	gone, err := rd.e.src.Vanished(ctx, c.sourceDB, c.Source.UUID)
@@ -114,8 +108,7 @@ func (rd *reading) vanished(ctx context.Context, cause error) error {
 	return nil
 }
 
-// restart begins an ordered collection anew after its position was lost and
-// what was sent has arrived.
+// restart waits until all sent chunks have arrived.
 func (rd *reading) restart(ctx context.Context) error {
 	if err := rd.written(ctx); err != nil {
 		return err
@@ -125,7 +118,6 @@ func (rd *reading) restart(ctx context.Context) error {
 	return rd.collection(ctx, rd.s.c)
 }
 
-// measure asks for the size of a collection that came without estimates.
 func (r *reader) measure(ctx context.Context, c *collection) error {
 	c.measured, c.plan = true, nil
 	name, err := r.Name(ctx, &c.Source, scan.ByID)
@@ -141,4 +133,143 @@ func (r *reader) measure(ctx context.Context, c *collection) error {
 	c.Source.Bytes, c.Source.Count = scan.SizeOf(bson.Raw(body))
 	c.progress.TotalDocs, c.progress.TotalBytes = c.Source.Count, c.Source.Bytes
 	return nil
+}
+
+const (
+	maxReply     = 16<<20 + 16<<10 // of one cursor reply, by the server
+	maxBatchDocs = 50_000          // the server takes 100,000 documents an insert
+	guessedBatch = 1000            // documents, where their size is unknown
+)
+
+type reading struct {
+	*reader
+	s       *slice
+	walk    *scan.Walk
+	reply   int64           // expected bytes of a reply
+	batch   int             // most documents of a reply
+	size    int64           // mean bytes of a document
+	sent    int             // chunks, numbered from 0
+	pending <-chan struct{} // Serial: closed when the last chunk is written
+}
+
+func (rd *reading) begin(ctx context.Context) (err error) {
+	s := rd.s
+	rd.reply, rd.batch, rd.size = 1<<20, guessedBatch, 0
+	if of := &s.c.Source; of.Count > 0 && of.Bytes > 0 {
+		rd.size = max(of.Bytes/of.Count, 1)
+		rd.batch = int(min(max(rd.batchBytes()/rd.size, 1), maxBatchDocs))
+		rd.reply = int64(rd.batch) * rd.size * 5 / 4
+	}
+	want := scan.Want{Batch: rd.batch, Measure: true, Range: s.c.Range, Keep: s.c.keep, Prefilter: s.c.sent,
+		Map: s.c.mapped}
+	const little = 64 << 10
+	rd.reply = min(rd.reply, s.c.Source.Bytes+little, maxReply)
+	if want.Edge, err = rd.edge(ctx); err != nil {
+		return err
+	}
+	st := s.state()
+	rd.walk = rd.Walk(&s.c.Source, &st, want)
+	return nil
+}
+
+func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
+	o, s := &rd.e.opts, rd.s
+	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || rd.e.src.Info.Kind != mongo.KindReplicaSet {
+		return nil, nil
+	}
+	e, err := rd.FindEdge(ctx, &s.c.Source, o.AfterClusterTime, o.Inserted)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.st.At = e.At
+	s.mu.Unlock()
+	if o.edged != nil {
+		err = o.edged(ctx)
+	}
+	return e, err
+}
+
+// batchBytes is smaller when the replies in flight would exceed the budget.
+func (r *reader) batchBytes() int64 {
+	const least = 512 << 10
+	o := &r.e.opts
+	_, reads := o.SourceGate.Load()
+	_, writes := o.TargetGate.Load()
+	if reads <= o.Readers && writes <= o.Writers {
+		return o.BatchBytes
+	}
+	share := o.MaxBufferedBytes / int64(max(reads, o.Readers)+max(writes, o.Writers))
+	return min(o.BatchBytes, max(share, least))
+}
+
+func (rd *reading) all(ctx context.Context) error {
+	if err := rd.begin(ctx); err != nil {
+		return err
+	}
+	defer rd.walk.Close(ctx)
+	budget, c := rd.budget, rd.s.c
+	for {
+		held := rd.reply
+		if err := budget.take(ctx, held); err != nil {
+			return err
+		}
+		rd.walk.SetBatch(rd.e.opts.Limit.Batch(rd.batch, rd.size)) // the rates may have changed
+		p, err := rd.walk.Next(ctx)
+		if err != nil || p == nil {
+			budget.adjust(-held)
+			return err
+		}
+		size := int64(p.Size)
+		budget.adjust(size - held)
+		rd.reply = min(max(rd.reply, size), maxReply)
+		if p.Docs > 0 {
+			rd.size = p.Bytes / int64(p.Docs)
+		}
+		if rd.sent == 0 && !p.Last && c.Source.Bytes <= 0 && !c.measured && !c.serial() {
+			err = errLarge
+		}
+		if err != nil || p.Docs == 0 {
+			budget.adjust(-size)
+		} else {
+			err = rd.send(ctx, &chunk{s: rd.s, part: p, held: size})
+		}
+		if err != nil || p.Last {
+			return err
+		}
+	}
+}
+
+// send hands a chunk to the writers; in a serial slice after the one before is written.
+func (rd *reading) send(ctx context.Context, ch *chunk) error {
+	if err := rd.e.opts.Limit.Wait(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
+		return err
+	}
+	if grant := rd.e.opts.Grant; grant != nil {
+		if err := grant(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
+			return err
+		}
+	}
+	if rd.s.st.Strategy == scan.Serial {
+		if err := rd.written(ctx); err != nil {
+			return err
+		}
+		ch.done = make(chan struct{})
+		rd.pending = ch.done
+	}
+	ch.n = rd.sent
+	rd.sent++
+	select {
+	case rd.chunks <- ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (rd *reading) written(ctx context.Context) error {
+	if rd.pending == nil {
+		return nil
+	}
+	return await(ctx, rd.pending)
 }

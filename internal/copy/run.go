@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// run is one Run under way.
 type run struct {
 	e      *Engine
 	member scan.Member // that is read
@@ -40,7 +39,6 @@ func newRun(e *Engine) *run {
 	}
 }
 
-// await waits until a channel is closed.
 func await(ctx context.Context, closed <-chan struct{}) error {
 	select {
 	case <-closed:
@@ -50,10 +48,6 @@ func await(ctx context.Context, closed <-chan struct{}) error {
 	}
 }
 
-// awaitReady waits until the targets are there.
-func (r *run) awaitReady(ctx context.Context) error { return await(ctx, r.ready) }
-
-// awaitedReady reports that the targets are there.
 func (r *run) awaitedReady() bool {
 	select {
 	case <-r.ready:
@@ -63,7 +57,6 @@ func (r *run) awaitedReady() bool {
 	}
 }
 
-// getReady makes the targets, if that is to be done.
 func (r *run) getReady(ctx context.Context) error {
 	if ready := r.e.opts.Ready; ready != nil {
 		if err := ready(ctx); err != nil {
@@ -84,8 +77,7 @@ func (r *run) getReady(ctx context.Context) error {
 	return nil
 }
 
-// run has readers end when no job is left, writers when readers have ended,
-// the saver when writers have.
+// run ends readers when no job is left, then writers, then the saver.
 func (r *run) run(ctx context.Context) error {
 	var jobs []job
 	for _, c := range r.colls {
@@ -121,7 +113,6 @@ func (r *run) run(ctx context.Context) error {
 	return err
 }
 
-// transfer reads and writes until readers, which do read, have nothing left to do.
 func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (more bool, err error)) error {
 	o := &r.e.opts
 	g, ctx := errgroup.WithContext(ctx)
@@ -135,8 +126,7 @@ func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (
 	return g.Wait()
 }
 
-// connected does something over a connection. The copy goes on without one of the
-// reserve.
+// connected lets reserve workers go without a connection.
 func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool,
 	do func(*wire.Conn) error) error {
 	conn, err := c.Checkout(ctx, to)
@@ -151,8 +141,7 @@ func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserv
 	return fmt.Errorf("copy: connect to the %s: %w", c.side, err)
 }
 
-// writers is how many there are to begin with. One that waits for an answer keeps
-// the target waiting as well, so that more of them are needed the longer it takes.
+// writers grows with the distance: a writer that waits keeps the target waiting, too.
 func (r *run) writers() (n int) {
 	o := &r.e.opts
 	if !o.writersByDistance {
@@ -165,21 +154,17 @@ func (r *run) writers() (n int) {
 	return n
 }
 
-// doubling is the round trip for which there are twice as many writers: about
-// what a near server needs for one insert of 4 MB while others are under way.
+// doubling is about what a near server takes for one insert of 4 MB beside others.
 const doubling = 40 * time.Millisecond
 
-// writersFor is how many writers there are for a target so far away, of which
-// near are enough for one on this machine.
 func writersFor(near int, away time.Duration) int {
 	more := int(min(float64(near)*float64(away)/float64(doubling), atMostWriters))
 	return max(near, min(near+more, atMostWriters))
 }
 
-// chooseMember picks the member to read: the one that unfinished record-order
-// plans belong to while it can be reached, else any that the reader selects. What has
-// moved between shards is read from the primary, which alone keeps what it gives away for
-// as long as a cursor reads it.
+// chooseMember picks the member to read: the one of unfinished record-order plans while it can be
+// reached, else any that the reader selects. What moved between shards is read from the primary,
+// which keeps what it gives away while a cursor reads it.
 func (r *run) chooseMember(ctx context.Context) error {
 	to := r.e.src.Reader()
 	if slices.ContainsFunc(r.colls, func(c *collection) bool { return c.Owned != nil && c.Owned.Fixed() }) {
@@ -213,8 +198,7 @@ func (r *run) chooseMember(ctx context.Context) error {
 	})
 }
 
-// awaitPosition waits until the member has heard of the position after which
-// everything is read; a secondary refuses a cluster time ahead of its own.
+// awaitPosition waits: a secondary refuses a cluster time ahead of its own.
 func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 	rd := r.reader(conn)
 	for range 100 {
@@ -236,7 +220,6 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 		r.e.opts.AfterClusterTime), nil, "")
 }
 
-// unsaved has the states of slices saved.
 func (r *run) unsaved(ss ...*slice) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,9 +228,8 @@ func (r *run) unsaved(ss ...*slice) {
 	}
 }
 
-// save makes progress durable until all is written, and then once more.
 func (r *run) save(ctx context.Context, written <-chan struct{}) error {
-	if err := r.awaitReady(ctx); err != nil {
+	if err := await(ctx, r.ready); err != nil {
 		return err
 	}
 	tick := time.NewTicker(r.e.opts.SaveEvery)
@@ -296,8 +278,7 @@ func (r *run) saveStates(ctx context.Context, states []scan.Slice) error {
 	return nil
 }
 
-// lastSave saves the progress of a run that ends early, if that is quickly possible. A failed
-// save is final: it may have reported that writes are lost.
+// lastSave saves if possible at once. After a failed save it does not: writes may be lost.
 func (r *run) lastSave(ctx context.Context) {
 	const saveTime = 5 * time.Second
 	if r.saveFailed {
@@ -310,7 +291,6 @@ func (r *run) lastSave(ctx context.Context) {
 	}
 }
 
-// current reports that a plan has not been superseded.
 func (c *collection) current(plan int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,7 +56,7 @@ func TestSliceMovesOverUnbrokenRunsOnly(t *testing.T) {
 		t.Error("done with a chunk under way")
 	}
 	s.ack(2, at(30))
-	if got := s.state(); !got.Done || scan.Record(got.Position) != 40 || c.stats().SlicesDone != 1 {
+	if got := s.state(); !got.Done || scan.Record(got.Position) != 40 || c.progress.SlicesDone != 1 {
 		t.Errorf("got %+v", got)
 	}
 }

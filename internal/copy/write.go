@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// chunk is a part of a slice on its way to the target.
 type chunk struct {
 	s    *slice
 	n    int // its place in the slice
@@ -22,27 +21,22 @@ type chunk struct {
 	done chan struct{} // serial slices: closed when written
 }
 
-// writer inserts chunks over one connection to the target's primary.
 type writer struct {
 	scan.Reader // runs commands
 	*run
 	out docwrite.Sender
-	// admitted are the connections that Options.Admit has let pass, by router. They are held,
-	// for what the pool gives may be others.
+	// admitted are connections by router. They stay checked out: the pool may return others.
 	admitted map[string]*wire.Conn
 }
 
-// keepMessage is the largest message buffer that a writer keeps.
 const keepMessage = 8 << 20
 
-// write writes chunks over one connection until none will come, or the worker does not
-// stay.
 func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
 		w := &writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
 		w.out = docwrite.Sender{Line: w, Concern: bsoncore.Document(r.e.opts.WriteConcern)}
 		defer w.release()
-		if err := r.awaitReady(ctx); err != nil {
+		if err := await(ctx, r.ready); err != nil {
 			return err
 		}
 		if err := w.admit(ctx, conn); err != nil {
@@ -66,7 +60,6 @@ func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	return more, err
 }
 
-// turn takes a connection to another of the target's routers, if it is behind some.
 func (w *writer) turn(ctx context.Context) error {
 	if w.e.dst.Info.Kind != mongo.KindSharded {
 		return nil
@@ -87,7 +80,7 @@ func (w *writer) turn(ctx context.Context) error {
 	return w.admit(ctx, conn)
 }
 
-// admit asks whether something may be written over a connection, and holds it if so.
+// admit asks whether a connection may be written to, and keeps it if so.
 func (w *writer) admit(ctx context.Context, conn *wire.Conn) error {
 	admit := w.e.opts.Admit
 	if admit == nil {
@@ -100,7 +93,7 @@ func (w *writer) admit(ctx context.Context, conn *wire.Conn) error {
 	return nil
 }
 
-// release gives back all connections. Once more does no harm.
+// release returns all connections. It may be repeated.
 func (w *writer) release() {
 	w.Conn.Release()
 	for _, conn := range w.admitted {
@@ -108,7 +101,6 @@ func (w *writer) release() {
 	}
 }
 
-// chunk puts a chunk on the target and acknowledges it.
 func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	if err := failpoint.Err("copy.before"); err != nil {
 		return err
@@ -134,17 +126,14 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
-// documents hands over documents one by one.
 type documents func(each func(doc []byte) error) error
 
-// all are the documents in memory.
 func (d documents) all() (docs [][]byte, err error) {
 	err = d(func(doc []byte) error { docs = append(docs, doc); return nil })
 	return docs, err
 }
 
-// insert sends the chunk as one unordered insert. Documents that an insert
-// would change are written exactly.
+// insert is unordered. Documents that an insert would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	docs, err := w.missing(ctx, ch)
 	if err == nil {
@@ -172,8 +161,6 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	return w.insertExact(ctx, ch.s.c, aside)
 }
 
-// frame writes documents into the message, but for those that an insert would
-// change, which it returns.
 func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error) {
 	w.out.Begin(c.command("insert"))
 	err = docs(func(doc []byte) error {
@@ -188,7 +175,6 @@ func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error
 	return aside, err
 }
 
-// changed reports that an insert would change a document.
 func changed(doc []byte) (bool, error) {
 	special, err := docwrite.Inspect(doc)
 	if err != nil {
@@ -197,15 +183,13 @@ func changed(doc []byte) (bool, error) {
 	return special.ZeroTimestamp, nil
 }
 
-// command is a write command on the collection's target.
 func (c *collection) command(name string) docwrite.Command {
 	_, coll := mongo.SplitNS(c.Target)
 	return docwrite.Command{Name: name, DB: c.targetDB, Coll: coll, Ordered: name == "insert" && c.serial()}
 }
 
-// insertInOrder writes a serial chunk: runs of documents with ordered inserts,
-// those that an insert would change one by one in between. It goes on behind a
-// document that the target refuses if somebody takes it.
+// insertInOrder writes a serial chunk: runs of documents by ordered inserts, those that an insert
+// would change one by one. It continues after a refused document that somebody takes.
 func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	c := ch.s.c
 	docs, err := documents(ch.part.Each).all()
@@ -225,8 +209,8 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
-// insertRun inserts documents from the head, in order, up to the first that an insert would
-// change or that the target refuses. It returns the number of documents handled.
+// insertRun stops at the first document that an insert would change or that is refused. It returns
+// the number handled.
 func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (n int, err error) {
 	for n < len(docs) {
 		exact, err := changed(docs[n])
@@ -250,13 +234,11 @@ func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (n
 	return e.Index + 1, w.refused(ctx, c, e, docs[e.Index])
 }
 
-// elements are documents as a command takes them, each made of one by form.
 func elements(docs [][]byte, form func(dst, doc []byte) []byte) docwrite.Elements {
 	return docwrite.Elements{N: len(docs), Size: func(i int) int { return len(docs[i]) },
 		Append: func(dst []byte, i int) []byte { return form(dst, docs[i]) }}
 }
 
-// answered fails unless each of n writes of a command was answered.
 func answered(command string, n int, res wire.WriteResult) error {
 	if res.N+int64(len(res.Errors)) == int64(n) {
 		return nil
@@ -264,7 +246,6 @@ func answered(command string, n int, res wire.WriteResult) error {
 	return fmt.Errorf("%s of %d documents was answered with %d done and %d errors", command, n, res.N, len(res.Errors))
 }
 
-// RoundTrip sends a message over the writer's connection.
 func (w *writer) RoundTrip(ctx context.Context, _ string, m *wire.Message) (reply bsoncore.Document, err error) {
 	err = w.Gate.Do(ctx, func() (int, error) {
 		reply, err = w.Conn.RoundTrip(ctx, m)
@@ -273,5 +254,5 @@ func (w *writer) RoundTrip(ctx context.Context, _ string, m *wire.Message) (repl
 	return reply, err
 }
 
-// SameTerm takes the election term of an answer.
+// SameTerm passes on the election term of an answer.
 func (w *writer) SameTerm(term int64) error { return w.e.store.SameTerm(term) }

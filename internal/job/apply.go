@@ -21,14 +21,11 @@ import (
 const (
 	// DefaultApplyBuffer is Spec.ApplyBuffer where it is 0.
 	DefaultApplyBuffer = 256 << 20
-	// LeastApplyBuffer is the least that Spec.ApplyBuffer may be: with less, the
-	// parts of it are smaller than what one exchange with a server is worth.
+	// LeastApplyBuffer is the least Spec.ApplyBuffer: smaller parts are not worth an exchange.
 	LeastApplyBuffer = 8_000_000
 )
 
-// applyBuffer is how the bytes that were read and are not applied are divided:
-// each stage has its own part, in which one piece always has room, however large.
-// So no stage ever waits for room that a later one does not give back by itself.
+// applyBuffer gives each stage a part of its own, so that none waits for a later one.
 type applyBuffer struct {
 	readAhead    int64 // replies of the source
 	batch        int   // entries on their way from the source to the sink
@@ -38,8 +35,7 @@ type applyBuffer struct {
 	kept         int   // what one partition keeps back to fold, as Sizes.Coalesce
 }
 
-// newApplyBuffer divides so many bytes among so many partitions; 0 are the
-// defaults. Most is for what is kept back: what folds grows with its square.
+// newApplyBuffer keeps most bytes back: what folds grows with their square.
 func newApplyBuffer(bytes int64, partitions int) applyBuffer {
 	const (
 		parts     = 8
@@ -60,8 +56,6 @@ func (s *session) OpenSink(pos stream.Position, o mongosink.Options) follow.Sink
 	return s.sink(pos, o)
 }
 
-// sink makes the engine that applies changes, with what it needs to know about
-// conflicts.
 func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(s.spec.Partitions, s.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(s.spec.ApplyBuffer, partitions)
@@ -80,9 +74,7 @@ func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engi
 	return mongosink.New(s.dst, pos, o)
 }
 
-// partitionsFor is how many partitions there are for a target so far away, unless
-// a number was asked for. One that waits for an answer keeps the target waiting
-// too, so that more are needed the longer that takes.
+// partitionsFor grows with the round trip, in which a partition waits.
 func partitionsFor(asked int, away time.Duration) int {
 	const (
 		near, most = 8, 16
@@ -94,7 +86,6 @@ func partitionsFor(asked int, away time.Duration) int {
 	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
 }
 
-// targets are the collections of the target as they are now.
 type targets struct {
 	*schema.Names
 	dst      *mongo.Cluster
@@ -104,11 +95,10 @@ type targets struct {
 	foreign  bool // expiries that the target had by itself count
 }
 
-// Absent lets through what goes to a retained collection under its old name, whatever the source
-// has under that. Package transform holds back the rest.
+// Absent is false for the old name of a retained collection. Package transform filters its events.
 func (t targets) Absent(ns string) bool { return t.Names.Absent(ns) && len(t.Retentions(ns)) == 0 }
 
-// Traits reads what restricts the applying of events to a target collection.
+// Traits returns what restricts events of a target collection.
 func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	c, _, err := collection(ctx, t.dst, ns)
 	if err != nil {
@@ -118,9 +108,8 @@ func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error
 	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
 }
 
-// Expiry says how documents expire that stay on the target, and gives what counts them. The
-// settings are those at the position that is applied: schema changes note them on the
-// target. In mode incremental the target has them to begin with.
+// Expiry returns how documents expire that stay on the target, and what counts them, at the applied
+// position. In mode incremental the target had the settings before.
 func (t targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error) {
 	c, _, err := collection(ctx, t.dst, r.Target)
 	if err != nil {
@@ -130,7 +119,6 @@ func (t targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, 
 	return s, t.counters.Expired(t.rules.Route(r.Source)), err
 }
 
-// collection reads the options of a collection of the target as they are now.
 func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
 	db, name := mongo.SplitNS(ns)
 	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})

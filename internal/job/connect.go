@@ -18,58 +18,77 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// stalledAfter is how long an operation may take before the status names it as a wait.
 const stalledAfter = 5 * time.Second
 
-func (j *Job) connect(ctx context.Context) (err error) {
-	rp, err := mongo.ParseReadPreference(j.spec.ReadPreference, j.spec.ReadTags)
-	if err != nil {
-		return err
+func (j *Job) connect(ctx context.Context) error {
+	reading := mongo.Options{MostInUse: sourceInUse(j.spec.Loads.Source), Chosen: j.logCompression("source")}
+	writing := mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: targetInUse(j.spec.Loads.Target),
+		Chosen: j.logCompression("target")}
+	c, err := connect(ctx, &j.spec, reading, writing,
+		shards.Options{Waiting: func(reason string) { j.progress.Wait(reason) }})
+	j.source.cluster, j.source.shards, j.dst = c.src, c.shards, c.dst
+	return err
+}
+
+type connected struct {
+	src, dst *mongo.Cluster
+	shards   *origin.Sharded // of a sharded source; else nil
+}
+
+// connect opens both sides at once, or returns an error with none open.
+func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
+	o shards.Options) (c connected, err error) {
+	if reading.ReadPreference, err = mongo.ParseReadPreference(spec.ReadPreference, spec.ReadTags); err != nil {
+		return c, err
 	}
-	reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, MostInUse: sourceInUse(j.spec.Loads.Source),
-		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
+	reading.AppName, reading.ChooseCompression = "millrace-source", spec.Compress != CompressOff
+	writing.ChooseCompression = reading.ChooseCompression
+	o.URI, o.Shards, o.Left, o.Mongo, o.Connect = spec.Source, spec.SourceShards, true, reading, spec.Connect
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if j.source.cluster, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil &&
-			j.source.cluster.Info.Kind == mongo.KindSharded {
-			j.source.shards, err = openShards(gctx, j.source.cluster,
-				shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading,
-					Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
+		if c.src, err = spec.open(gctx, "source", spec.Source, reading); err == nil && c.src.Info.Kind == mongo.KindSharded {
+			var of *shards.Cluster
+			if of, err = shards.Open(gctx, c.src, o); err == nil {
+				c.shards = origin.NewSharded(of)
+			}
 		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		j.dst, err = j.connectSide(gctx, "the target", j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2,
-			MostInUse:         targetInUse(j.spec.Loads.Target),
-			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("target")})
+		c.dst, err = spec.open(gctx, "target", spec.Target, writing)
 		return mongo.Wrap(err, "target")
 	})
-	if err = g.Wait(); err == nil {
-		return nil
+	if err = g.Wait(); err != nil {
+		c.close()
+		c = connected{}
 	}
-	if j.source.shards != nil {
-		j.source.shards.Close()
-	}
-	for _, c := range []*mongo.Cluster{j.source.cluster, j.dst} {
-		if c != nil {
-			c.Close()
-		}
-	}
-	return err
+	return c, err
 }
 
-// connectSide is Deps.Connect. A log line names the side if it takes long: no status can yet.
-func (j *Job) connectSide(ctx context.Context, side, uri string, o mongo.Options) (*mongo.Cluster, error) {
+func (c *connected) close() {
+	var wg sync.WaitGroup
+	if c.shards != nil {
+		wg.Go(c.shards.Close)
+	}
+	for _, one := range []*mongo.Cluster{c.src, c.dst} {
+		if one != nil {
+			wg.Go(one.Close)
+		}
+	}
+	wg.Wait()
+}
+
+// open is Deps.Connect. It logs the side if it takes long: there is no status yet.
+func (s *Spec) open(ctx context.Context, side, uri string, o mongo.Options) (*mongo.Cluster, error) {
 	slow := time.AfterFunc(stalledAfter, func() {
-		j.log.Warn("waiting for "+side+" to accept connections", "address", mongo.Redact(uri),
+		s.Log.Warn("waiting for the "+side+" to accept connections", "address", mongo.Redact(uri),
 			"hint", "check that it runs and has free connections (connections.available of serverStatus)")
 	})
 	defer slow.Stop()
-	return j.spec.Connect(ctx, uri, o)
+	return s.Connect(ctx, uri, o)
 }
 
-// sourceInUse is how many connections of the source, or of a shard, are in use at once: 0 is any
-// number. With the one that watches the server there are six.
+// sourceInUse is for a server; 0 is unlimited. One more connection watches it.
 func sourceInUse(l pace.Load) int {
 	if l == pace.Low {
 		return 5
@@ -77,8 +96,7 @@ func sourceInUse(l pace.Load) int {
 	return 0
 }
 
-// targetInUse is sourceInUse for the target, where the connections over which a run writes
-// are apart from the others: both kinds have as many, and one that watches the server.
+// targetInUse counts twice: writes have a pool of their own.
 func targetInUse(l pace.Load) int {
 	if l == pace.Low {
 		return 2
@@ -86,23 +104,12 @@ func targetInUse(l pace.Load) int {
 	return 0
 }
 
-// openShards finds the shards behind a router.
-func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*origin.Sharded, error) {
-	c, err := shards.Open(ctx, router, o)
-	if err != nil {
-		return nil, err
-	}
-	return origin.NewSharded(c), nil
-}
-
-// router opens one of the target's routers.
 func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
 	_, all, _ := strings.Cut(j.dst.Address(), "://")
 	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck",
 		ServerSelectionTimeout: 5 * time.Second})
 }
 
-// routers is what the routers of the target were sent.
 func (j *Job) routers() (list []progress.RouterDone) {
 	for _, s := range j.dst.Pool.Sent() {
 		list = append(list, progress.RouterDone{Router: s.Router, Commands: s.Messages, Bytes: s.Bytes})
@@ -110,8 +117,7 @@ func (j *Job) routers() (list []progress.RouterDone) {
 	return list
 }
 
-// tellCompression logs what is found for a side.
-func (j *Job) tellCompression(side string) func(wire.Compression) {
+func (j *Job) logCompression(side string) func(wire.Compression) {
 	return func(c wire.Compression) {
 		msg := "what is exchanged is compressed no more"
 		if c.On {
@@ -128,8 +134,7 @@ func compression(c *mongo.Cluster) progress.Compression {
 
 func rounded(gain float64) float64 { return math.Round(100*gain) / 100 }
 
-// logWaits logs what the job waits for, until stop: the precheck has no status that a
-// command shows.
+// logWaits logs what the job waits for, until stop. The precheck has no status.
 func (j *Job) logWaits(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var logging sync.WaitGroup
@@ -150,36 +155,16 @@ func (j *Job) logWaits(ctx context.Context) (stop func()) {
 	}
 }
 
-// side is a deployment, or a part of one, that the job works with.
-type side struct {
-	name string
-	*mongo.Cluster
-}
+// read returns the parts of the source that are read, sources also its router.
+func (j *Job) read() []origin.Part { return origin.Parts(j.source.cluster, j.source.shards) }
 
-// read are the replica sets that the job reads by the read preference.
-func (j *Job) read() (sides []side) {
-	if j.source.shards == nil {
-		return []side{{"the source", j.source.cluster}}
-	}
-	all := j.source.shards.Cluster()
-	for _, s := range all.Shards {
-		sides = append(sides, side{"the source's shard " + s.Name, s.Cluster})
-	}
-	if config := all.Config(); config != nil {
-		sides = append(sides, side{"the source's config servers", config})
-	}
-	return sides
-}
-
-// sources are all that the job works with of the source.
-func (j *Job) sources() []side {
+func (j *Job) sources() []origin.Part {
 	if j.source.shards == nil {
 		return j.read()
 	}
-	return append(j.read(), side{"the source's router", j.source.cluster})
+	return append(j.read(), origin.Part{Name: "the source's router", Cluster: j.source.cluster})
 }
 
-// readable fails if a replica set of the source has no member for the read preference.
 func (j *Job) readable(ctx context.Context) error {
 	for _, s := range j.read() {
 		if !s.Chooses() {
@@ -187,20 +172,19 @@ func (j *Job) readable(ctx context.Context) error {
 		}
 		conn, err := s.Checkout(ctx, s.Reader())
 		if err != nil {
-			return mongo.Wrap(err, "read %s", s.name)
+			return mongo.Wrap(err, "read %s", s.Name)
 		}
 		conn.Release()
 	}
 	return nil
 }
 
-// stalled names what the oldest operation under way waits for, and since when; nothing
-// while all of them are young.
+// stalled returns what the oldest stalled operation waits for, and since when.
 func (j *Job) stalled() (reason string, since *time.Time) {
-	for _, s := range append(j.sources(), side{"the target", j.dst}) {
+	for _, s := range append(j.sources(), origin.Part{Name: "the target", Cluster: j.dst}) {
 		what, began := s.Waits()
 		if !began.IsZero() && time.Since(began) > stalledAfter && (since == nil || began.Before(*since)) {
-			reason, since = s.name+" "+what, &began
+			reason, since = s.Name+" "+what, &began
 		}
 	}
 	return reason, since

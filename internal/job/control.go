@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// control carries what an operator asks for to the running job.
 type control struct {
 	*follow.Finalize
 	noted bool // the checkpoint may say paused; phases only
@@ -30,7 +29,6 @@ type control struct {
 	err     error                   // of Run
 }
 
-// newControl reads Spec.Until.
 func newControl(spec Spec) (*control, error) {
 	var at time.Time
 	wanted := spec.Until == "caught-up" || spec.Mode.EndsByItself()
@@ -44,8 +42,7 @@ func newControl(spec Spec) (*control, error) {
 		changed: make(chan struct{}), done: make(chan struct{})}, nil
 }
 
-// inherit takes over what the checkpoint says, unless an operator has spoken
-// since.
+// inherit takes over the pause of the checkpoint, unless an operator has spoken since.
 func (c *control) inherit(paused bool) {
 	c.noted = paused // if it was resumed meanwhile, the checkpoint has to say so
 	c.mu.Lock()
@@ -55,7 +52,7 @@ func (c *control) inherit(paused bool) {
 	}
 }
 
-// ask records an operator's pause or resume. It reports whether that changes the last request.
+// ask records an operator's request, and reports whether it changes the last one.
 func (c *control) ask(paused bool) (other bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +71,6 @@ func (c *control) set(paused bool) {
 	}
 }
 
-// phase gives a context for one run of the phases that a pause cancels.
 func (c *control) phase(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	pctx, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()
@@ -93,7 +89,6 @@ func (c *control) state() (paused bool, changed <-chan struct{}) {
 	return c.paused, c.changed
 }
 
-// whilePaused waits until the job is not paused.
 func (c *control) whilePaused(ctx context.Context) error {
 	for {
 		paused, changed := c.state()
@@ -118,8 +113,7 @@ func (c *control) finish(err error) {
 	close(c.done)
 }
 
-// Pause stops reading and writing after a checkpoint. The job stays owned. The request survives
-// a restart.
+// Pause stops after a checkpoint. The job stays owned. The request survives a restart.
 func (j *Job) Pause(ctx context.Context) error {
 	if j.control.ask(true) {
 		j.log.Info("paused by operator")
@@ -127,8 +121,7 @@ func (j *Job) Pause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Resume goes on after Pause. Before Run it says that the job is not to be paused,
-// whatever its checkpoint remembers.
+// Resume ends a pause. Before Run it overrides the pause that the checkpoint remembers.
 func (j *Job) Resume(ctx context.Context) error {
 	if j.control.ask(false) {
 		j.log.Info("resumed by operator")
@@ -136,26 +129,18 @@ func (j *Job) Resume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// RetryLetters has each open dead letter tried once more, now, and waits until
-// that is done, but not for ever: while there is a backlog it comes later.
-func (j *Job) RetryLetters(ctx context.Context) error { return j.retryLetters(ctx, nil) }
+// RetryLetters is RetryLetter for all open dead letters.
+func (j *Job) RetryLetters(ctx context.Context) error { return j.RetryLetter(ctx) }
 
-// RetryLetter does so with one letter.
-func (j *Job) RetryLetter(ctx context.Context, id string) error {
-	return j.retryLetters(ctx, []string{id})
-}
-
-func (j *Job) retryLetters(ctx context.Context, ids []string) error {
+// RetryLetter tries open dead letters again, all of them without ids, and waits for the end, for at
+// most 8 s: a backlog delays it.
+func (j *Job) RetryLetter(ctx context.Context, ids ...string) error {
 	const wait = 8 * time.Second
 	if j.control.isPaused() {
 		return mongo.WithHint(errors.New("the job is paused"),
 			"resume it (millrace resume): that tries all open dead letters")
 	}
-	if len(ids) == 0 {
-		j.letters.RetryAll()
-	} else {
-		j.letters.Choose(ids, false)
-	}
+	j.letters.Choose(ids, false)
 	j.log.Info("open dead letters are tried again on request")
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -171,8 +156,7 @@ func (j *Job) retryLetters(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// SetLimits changes how fast the job copies and applies, at once. They last
-// as long as this process.
+// SetLimits changes at once how fast the job copies and applies, until the process ends.
 func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	if r.Docs < 0 || r.Bytes < 0 {
 		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes),
@@ -186,8 +170,7 @@ func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	return nil
 }
 
-// SetLoads changes how much the job asks of each side, at once. They last as
-// long as this process.
+// SetLoads changes at once what the job asks of each side, until the process ends.
 func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	if err := l.Check(); err != nil {
 		return err
@@ -220,11 +203,10 @@ const (
 	CodeBuilding     = follow.CodeBuilding
 )
 
-// Finalize requests the cut-over and waits for it: the job drains to the source's newest
-// position, restores what was deferred, compares the catalogs and ends. When ctx ends first,
-// the finalization goes on. A job that does not follow yet refuses the request. With
-// whenCaughtUp it keeps it until it follows. A kept request ends with the process: no cut-over
-// comes as a surprise after a restart.
+// Finalize requests the cut-over and waits for it: the job drains to the source's newest position,
+// restores what was deferred, compares the catalogs and ends. It goes on after ctx ends. A job that
+// does not follow yet refuses the request, or keeps it if whenCaughtUp is set. A kept request ends
+// with the process: a restart brings no surprising cut-over.
 func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing,
 		PhaseFinalized}, st.Phase) {
@@ -250,8 +232,7 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	}
 }
 
-// CancelFinalize withdraws the request to finalize, also that of Spec.Until, while the job has
-// not begun to finalize.
+// CancelFinalize withdraws the request to finalize, also that of Spec.Until, before it begins.
 func (j *Job) CancelFinalize(ctx context.Context) error {
 	if j.spec.Mode.EndsByItself() {
 		return follow.Refuse(CodeNotWanted, "interrupt it to stop it",
@@ -268,7 +249,7 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cannotFinalize says why the job as shown cannot be finalized now, "" if it can.
+// cannotFinalize returns why the job cannot be finalized now, "" if it can.
 func (j *Job) cannotFinalize(s Status) string {
 	if j.spec.Mode == ModeStructure && s.Phase != PhaseFinalized && s.Phase != PhaseFailed {
 		return "the job makes the structure alone, and ends by itself"
@@ -276,8 +257,7 @@ func (j *Job) cannotFinalize(s Status) string {
 	return notYet(s)
 }
 
-// notYet says what a job as shown that brings documents has to do before it can be
-// finalized, "" for nothing.
+// notYet returns what a job that copies documents still has to do, "" for nothing.
 func notYet(s Status) string {
 	behind := ""
 	if lag := s.Follow.LagSeconds; lag > 0 {
@@ -305,11 +285,10 @@ func notYet(s Status) string {
 	return "the copy has not begun"
 }
 
-// Repair is a document of the target that is to become as the source has it, and what has
-// come of it.
+// Repair is a document of the target to make equal to the source's, with its outcome.
 type Repair = follow.Repair
 
-// What may come of a repair.
+// The outcomes of a repair.
 const (
 	RepairWritten = mongosink.RepairWritten
 	RepairDeleted = mongosink.RepairDeleted
@@ -317,13 +296,12 @@ const (
 	RepairRefused = follow.RepairRefused
 )
 
-// ErrEnded says that the job's run has ended before what was asked of it.
+// ErrEnded reports that the job's run ended before the request was done.
 var ErrEnded = errors.New("the job's run has ended")
 
-// Repair makes documents of the target equal to those of the source, and waits until each has
-// its outcome. Each time that one more has its outcome, notify gets the state of all. The job
-// repairs while it follows, in order with the changes of the source. Repairs that have begun
-// when ctx ends are still finished.
+// Repair makes documents of the target equal to those of the source, and waits for their outcomes.
+// notify gets the state of all with each new outcome. The job repairs while it follows, in order
+// with the changes of the source. Repairs that have begun are finished even if ctx ends.
 func (j *Job) Repair(ctx context.Context, list []*Repair, notify func(now []Repair)) error {
 	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
 		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"),

@@ -3,28 +3,32 @@ package job
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// copier is the phases from the first collection that is made up to the last index after
-// the copy.
 type copier struct {
 	*session
 	lease       *lease
@@ -33,8 +37,7 @@ type copier struct {
 	early       sync.Map                   // by target: how many indexes were built before the documents came
 }
 
-// copyAll copies the documents. Where the collections are not there yet, they are
-// made while reading begins.
+// copyAll copies the documents. Missing collections are created while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
 	o := copy.Options{AfterClusterTime: job.Start}
 	if job.Phase == state.PhaseCreating {
@@ -78,10 +81,8 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	return c.SavePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
-// deferTTL defers expiry, and the limits of capped collections, on the target's collections
-// that somebody else made, or changed while no process of the job ran. It does so once a run,
-// and not where this run makes all of them. It defers again what a failed attempt to finalize
-// has restored.
+// deferTTL defers expiry and limits once a run, unless this run creates all collections. It also
+// defers what a failed attempt to finalize has restored.
 func (c *copier) deferTTL(ctx context.Context) error {
 	due := !c.ttlDeferred && (c.lease.resumed != nil || c.spec.Mode == ModeIncremental)
 	if !due && c.stored.Phase != PhaseFinalizing {
@@ -94,13 +95,11 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	return nil
 }
 
-// task is the copy of one collection.
 func (c *copier) task(coll schema.Collection, target string) copy.Task {
 	return copy.Task{Source: coll, Route: c.rules.Route(coll.NS).To(target)}
 }
 
-// run copies tasks. Others are assigned slices where that is possible, if they may be: then no changes
-// are applied meanwhile.
+// run copies tasks. If assigned is set, others may help: no changes are applied meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
 	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
@@ -119,7 +118,7 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o 
 	return run(ctx)
 }
 
-// CopyAnew copies one collection. Progress of an earlier copy of it does not count.
+// CopyAnew copies one collection from its beginning.
 func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {
@@ -134,8 +133,7 @@ func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target st
 	return c.run(ctx, []copy.Task{c.task(coll, target)}, chunks, copy.Options{AfterClusterTime: after}, false)
 }
 
-// CopyWithin copies a collection of the target into another one there, in place of documents of the
-// same _ids.
+// CopyWithin copies within the target, and replaces documents with the same _ids.
 func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target string) error {
 	at, err := c.store.Prove(ctx, true)
 	if err != nil {
@@ -153,7 +151,6 @@ func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target 
 	return c.store.DropSlices(ctx, slicePrefix(id))
 }
 
-// options adds those of all copies.
 func (c *copier) options(o copy.Options) copy.Options {
 	o.Readers, o.Writers, o.MaxBufferedBytes = c.spec.Readers, c.spec.Writers, c.spec.Memory
 	o.Log, o.Limit, o.TargetGate = c.log, c.limit, c.dstGate
@@ -163,7 +160,6 @@ func (c *copier) options(o copy.Options) copy.Options {
 	return o
 }
 
-// recreate empties the target of a task that has to begin anew.
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
 	ns := mongo.SeriesNS(t.Route.Target)
@@ -174,13 +170,10 @@ func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	return c.cat.Collections.CreateOurs(ctx, t.Source, ns, c.rules)
 }
 
-// mostUndecided bounds the documents that the copy sets aside when a conflict is
-// to stop the job: some may be none, but so many are real.
+// mostUndecided bounds the documents set aside before a conflict counts as real.
 const mostUndecided = 1000
 
-// refused decides about a document that the target refuses during the copy. A
-// duplicate key is judged later: the document that holds the key may give it up
-// when the changes made during the copy are applied.
+// refused decides about a refused document. Changes made during the copy may free a duplicate key.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
 		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
@@ -209,7 +202,6 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 	}
 }
 
-// sliceStore is the copy engine's store in the job's checkpoint.
 type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }
@@ -241,3 +233,184 @@ func (s sliceStore) SaveSlices(ctx context.Context, changed []scan.Slice) error 
 }
 
 func slicePrefix(uuidHex string) string { return uuidHex + "/" }
+
+// structure runs one phase of a job that creates collections, views and indexes, and copies no
+// documents. It reads no oplog: the comparison at the end finds changes made meanwhile.
+func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mapped) error {
+	c.showStructure(phase, colls)
+	switch phase {
+	case state.PhaseCreating:
+		if err := c.makeAll(ctx, colls); err != nil {
+			return err
+		}
+		return c.made(ctx, PhaseIndexing)
+	case PhaseIndexing:
+		if err := c.indexAll(ctx, colls); err != nil {
+			return err
+		}
+		return c.SavePhase(ctx, PhaseFinalizing)
+	case PhaseFinalizing:
+		return c.finishNow(ctx, colls)
+	}
+	return fmt.Errorf("job %s is in phase %q, which mode %s does not have", c.id, phase, ModeStructure)
+}
+
+func (c *copier) showStructure(phase Phase, colls []state.Mapped) {
+	made, indexed := phase != state.PhaseCreating, phase == PhaseFinalizing
+	var all []MadeStatus
+	for _, m := range colls {
+		n := len(m.Indexes)
+		all = append(all, MadeStatus{Source: m.NS, Target: m.Target, Type: m.Type, Indexes: n, Made: made,
+			Done: made && (indexed || n == 0)})
+	}
+	c.progress.Structure(all)
+}
+
+func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
+	var builds []schema.Build
+	for _, m := range colls {
+		if len(m.Indexes) == 0 || m.Type == schema.TypeView {
+			continue
+		}
+		b := schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: 1, Built: func() {
+			c.progress.Indexed(m.Target)
+			failpoint.Hit("indexes.after")
+		}}
+		if c.spec.OnExisting == ExistingMerge {
+			b.Bytes = 0 // the target knows
+		}
+		builds = append(builds, b)
+	}
+	err := c.cat.Indexes.BuildAll(ctx, builds, schema.Consistent, c.buildsAtOnce())
+	if conflict, ok := errors.AsType[*schema.IndexConflict](err); ok && mongo.Classify(err) == mongo.ClassDuplicate {
+		return mongo.WithHint(conflict, "documents that the target had before have the key in common that the error names, "+
+			"which the source's unique index does not allow: "+
+			"change or remove one of them, or drop the collection on the target, then start the job again")
+	}
+	return err
+}
+
+// make creates one collection. Unless the target's own are kept, what exists must be the job's.
+func (c *copier) make(ctx context.Context, m state.Mapped) error {
+	create := c.cat.Collections.CreateOurs
+	if c.spec.OnExisting == ExistingMerge {
+		create = c.cat.Collections.Create
+	}
+	err := create(ctx, m.Collection, m.Target, c.rules)
+	if err == nil {
+		c.progress.Made(m.Target)
+		failpoint.Hit("make.after")
+	}
+	return err
+}
+
+func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
+	if err := c.makeAll(ctx, colls); err != nil {
+		return err
+	}
+	var large []schema.Collection
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * c.buildsAtOnce()) // builds on empty collections scan nothing
+	for _, m := range colls {
+		if m.Type == schema.TypeView {
+			continue
+		}
+		early := schema.SmallIndexes(m.Collection)
+		if len(early) == 0 || c.spec.OnExisting == ExistingMerge {
+			one := m.Collection
+			one.NS = m.Target
+			large = append(large, one)
+			continue
+		}
+		g.Go(func() error {
+			err := c.cat.Indexes.Build(gctx, m.Target, early, schema.BeforeConsistent)
+			if err == nil {
+				c.early.Store(m.Target, len(early))
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := c.cat.Indexes.BuildEarly(ctx, large); err != nil {
+		return err
+	}
+	return c.made(ctx, PhaseCopying)
+}
+
+// makeAll may be repeated after a crash: there are no documents yet.
+func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
+	if c.spec.OnExisting == ExistingDrop {
+		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
+			return err
+		}
+		for _, m := range colls {
+			if err := c.cat.Collections.Drop(ctx, m.Target); err != nil {
+				return err
+			}
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	var views []state.Mapped
+	for _, m := range colls {
+		if m.Type == schema.TypeView {
+			views = append(views, m)
+			continue
+		}
+		g.Go(func() error { return c.make(gctx, m) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, m := range views { // in dependency order
+		if err := c.make(ctx, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// made goes on once a majority has all collections. An election must not leave one to be created
+// implicitly, without its options.
+func (c *copier) made(ctx context.Context, next Phase) error {
+	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
+		if err := c.cat.WaitMajority(ctx); err != nil {
+			return err
+		}
+	}
+	return c.SavePhase(ctx, next)
+}
+
+// buildIndexes builds what needs no consistency.
+func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
+	phase, alone := schema.BeforeConsistent, c.source.cluster.Info.Kind == mongo.KindStandalone
+	if alone {
+		phase = schema.Consistent
+	}
+	var builds []schema.Build
+	for _, m := range colls {
+		n, _ := c.early.Load(m.Target)
+		if len(m.Indexes) > 0 && m.Type != schema.TypeView && n != len(m.Indexes) {
+			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
+		}
+	}
+	if err := c.cat.Indexes.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
+		return err
+	}
+	if alone { // what the copy has set aside is judged: no changes follow that could decide it
+		if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
+			return err
+		}
+		return c.finishNow(ctx, nil)
+	}
+	return c.SavePhase(ctx, PhaseOverlap)
+}
+
+func (c *copier) buildsAtOnce() int {
+	if load, _ := c.dstGate.Load(); load == pace.Low {
+		return 1
+	}
+	return schema.DefaultBuilds
+}

@@ -15,8 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Compare finds how the target's collections, options and indexes differ from the
-// source's.
+// Compare returns how the target's collections, options and indexes differ from the source's.
 func (s *session) Compare(ctx context.Context) ([]schema.Difference, error) {
 	// Shard keys are as rules say, or as they were when a collection was made.
 	o := schema.DiffOptions{Keep: s.rules.Match, Own: s.source.Names.Targets(), IgnoreSharding: true}
@@ -40,8 +39,6 @@ func (s *session) Compare(ctx context.Context) ([]schema.Difference, error) {
 	return schema.Diff(ctx, s.source.cluster, s.dst, s.rules, o)
 }
 
-// compareKeys finds collections of a sharded target that have another shard key than
-// their rule, or else the source, wants.
 func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs []schema.Difference, err error) {
 	if s.placer == nil || len(colls) == 0 {
 		return nil, nil
@@ -74,8 +71,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 	return diffs, nil
 }
 
-// rezone gives the job's collections the zones that the source has now: changes of zones
-// are in no shard's oplog.
+// rezone sets the source's zones: no shard's oplog has changes of zones.
 func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err error) {
 	if s.placer == nil {
 		return nil, nil
@@ -91,8 +87,7 @@ func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err er
 	return diffs, err
 }
 
-// tellKeys tells of collections that the source has sharded otherwise since they were
-// made on the target.
+// tellKeys warns of collections whose shard key has changed on the source since their creation.
 func (s *session) tellKeys(ctx context.Context) error {
 	if s.source.shards == nil {
 		return nil
@@ -118,8 +113,7 @@ func (s *session) tellKeys(ctx context.Context) error {
 	return nil
 }
 
-// finishNow ends a job that applies no changes. It gives the target its expiries, and compares
-// it. For a job of mode structure it compares the shard keys of the collections made, too.
+// finishNow ends a job that applies no changes.
 func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	if err := s.cat.Expiries.Restore(ctx); err != nil {
 		return err
@@ -145,7 +139,6 @@ func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	return follow.ErrFinished
 }
 
-// Finish notes how the catalogs differ, and ends the job.
 func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	zones, err := s.rezone(ctx)
 	if err != nil {
@@ -193,8 +186,7 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	return err
 }
 
-// leftOut lists and logs what the rules choose and the job has left out. A job does not
-// fail because that cannot be read.
+// leftOut lists and logs what the job leaves out, if it can be read.
 func (s *session) leftOut(ctx context.Context) (out []string) {
 	list, err := schema.Omissions(ctx, s.source.cluster, s.rules)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/assign"
@@ -28,8 +27,8 @@ import (
 	"github.com/millrace/millrace/internal/users"
 )
 
-// Job is one source replicated into one target. Run is called once; the other
-// methods are safe for concurrent use with it, except Plan, which comes before.
+// Job is one source replicated into one target. Run is called once. Other methods are safe for
+// concurrent use with it, except Plan, which comes before.
 type Job struct {
 	session
 	builds  *schema.Builds
@@ -45,8 +44,6 @@ type Job struct {
 	spooler  *oplog.Spooler
 }
 
-// session is what the phases of a job have in common: both sides, the rules between them,
-// and where the job stands.
 type session struct {
 	throttle
 	spec     Spec
@@ -70,20 +67,17 @@ type session struct {
 	catalog []state.Mapped // likewise, up to the overlap; nil before it is there
 }
 
-// throttle bounds how fast a job copies and applies, and its exchanges with each side.
 type throttle struct {
 	limit            *pace.Limiter
 	srcGate, dstGate *pace.Gate
 }
 
-// low reports that so little is to be asked of a side that one process is enough.
 func (t throttle) low() bool {
 	source, _ := t.srcGate.Load()
 	target, _ := t.dstGate.Load()
 	return source == pace.Low || target == pace.Low
 }
 
-// source is what a job reads.
 type source struct {
 	cluster *mongo.Cluster  // that its connection string names: a replica set, a standalone, a router
 	shards  *origin.Sharded // behind a router; else nil
@@ -93,7 +87,6 @@ type source struct {
 	oplogs
 }
 
-// oplogs are what a source remembers, whatever its shape.
 type oplogs interface {
 	// Snapshot lists the catalog as it stood at a position to follow from.
 	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
@@ -107,8 +100,7 @@ type oplogs interface {
 	Full(ctx context.Context) bool
 }
 
-// Open parses the spec, connects both sides and reads nothing but their
-// identity. Nothing is written.
+// Open parses the spec, connects both sides and reads their identity. It writes nothing.
 func Open(ctx context.Context, spec Spec) (*Job, error) {
 	spec.setDefaults()
 	if spec.OnConflict == "" {
@@ -191,16 +183,12 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	return j, nil
 }
 
-// newJob is the document of a job that begins.
 func (j *Job) newJob() state.Job {
-	return state.Job{
-		ID: j.id, Source: j.source.cluster.Address(), Target: j.dst.Address(), SourceSet: j.source.cluster.Info.SetID,
-		TargetSet: j.dst.Info.SetID,
-		Rules:     j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
-		OnExisting: j.spec.OnExisting,
-		Phase:      PhaseCatalog,
-		Roomy:      j.spec.Mode != ModeStructure && schema.TellsRollOff(j.source.cluster, j.dst),
-	}
+	src, dst := j.source.cluster, j.dst
+	return state.Job{ID: j.id, Source: src.Address(), Target: dst.Address(), SourceSet: src.Info.SetID,
+		TargetSet: dst.Info.SetID, Rules: j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
+		OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
+		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(src, dst)}
 }
 
 // Close disconnects both sides. Run must have returned.
@@ -210,21 +198,13 @@ func (j *Job) Close() {
 		defer cancel()
 		j.txn.End(ctx)
 	}
-	var wg sync.WaitGroup
-	if j.source.shards != nil {
-		wg.Go(j.source.shards.Close)
-	}
-	wg.Go(j.source.cluster.Close)
-	wg.Go(j.dst.Close)
-	wg.Wait()
+	(&connected{j.source.cluster, j.dst, j.source.shards}).close()
 }
 
 // ID is the job's name in the target.
 func (j *Job) ID() string { return j.id }
 
-// jobID derives a stable name from source, target, rules and mode. Replica sets are identified
-// by their ids, so that other addresses of the same set are the same job. A job that makes only
-// the structure differs from one that copies documents.
+// jobID is stable: a replica set counts by its id, whatever its addresses. Mode structure differs.
 func jobID(src, dst *mongo.Cluster, rules *transform.Set, mode Mode) string {
 	h := sha256.New()
 	parts := []string{identity(src), identity(dst), rules.String()}
@@ -244,17 +224,15 @@ func identity(c *mongo.Cluster) string {
 	return c.Address()
 }
 
-// Plan reads both sides and says what Run would do and what stands in its way.
-// Nothing is written. An error means that a side could not be read at all, or
-// not for a minute.
+// Plan reads both sides and returns what Run would do and what prevents it. It writes nothing. It
+// fails when a side cannot be read for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules,
 		Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
-		Users:      j.spec.Users,
-		AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow,
-		Spool:    j.spooler,
+		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,
+		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window, Full: j.source.Full,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
 	if j.source.shards != nil {
 		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }
@@ -271,7 +249,6 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	return plan, err
 }
 
-// positionOf is where a stored job stands.
 func positionOf(job state.Job) stream.Position {
 	if job.Mark == "" {
 		return oplog.Position(job.Applied, job.ReadFrom)
@@ -306,10 +283,10 @@ func (j *Job) Status() Status {
 	return st
 }
 
-// Done is what the job has done in this process.
+// Done returns what the job has done in this process.
 func (j *Job) Done() Done { return j.progress.Done() }
 
-// readable is a namespace of the source that the user may read.
+// readable returns a namespace of the source that the user may read.
 func readable(p *Plan) string {
 	const none = ".millrace-none"
 	ns := mongo.StateDB + none

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// lease is a run's right to the job, and the attempts that it makes in it.
 type lease struct {
 	store    state.Store
 	target   *mongo.Cluster
@@ -37,8 +36,7 @@ type lease struct {
 	session   bson.Raw   // of the transactions of the last owner, until they are ended
 }
 
-// take makes this run the owner of the job, a new one or the one that the
-// checkpoint remembers. Nothing is written but that: begin comes first.
+// take makes this run the owner of the job, new or stored. It writes nothing else.
 func (l *lease) take(ctx context.Context) error {
 	taken, err := l.store.TakeNew(ctx, l.anew)
 	if l.made = taken; taken { // there is nothing to begin anew
@@ -65,8 +63,7 @@ func (l *lease) take(ctx context.Context) error {
 	return nil
 }
 
-// begin starts an attempt: nothing that an earlier one sent to the target runs
-// there or arrives any more when it returns.
+// begin starts an attempt. After it, nothing of earlier attempts runs or arrives on the target.
 func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	// Durable before the first transaction: the next run ends it by its name.
 	job, err := l.store.Begin(ctx, bson.E{Key: "session", Value: l.txn.SessionID()})
@@ -104,8 +101,6 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	return job, nil
 }
 
-// endOthers ends what other runs of the job, and earlier attempts of this one,
-// have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	defer l.progress.Wait("")
 	e := ending{target: l.target, job: l.anew.ID, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session},
@@ -120,8 +115,7 @@ func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson
 	}, then)
 }
 
-// ending is an attempt that ends all others of its job: their operations, their
-// transactions, and what is still on its way to the target over their connections.
+// ending ends operations, transactions and messages of other attempts of a job.
 type ending struct {
 	target   *mongo.Cluster
 	job, run string
@@ -166,8 +160,7 @@ func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then 
 	return e.target.EndConnections(ctx, others, tell, then)
 }
 
-// heartbeat proves to other processes that the job has an owner, and to this
-// one that it still is. While the target does not answer, the phases wait.
+// heartbeat proves ownership. A silent target is no failure: the phases wait.
 func (l *lease) heartbeat(ctx context.Context) error {
 	return retry.Every(ctx, state.BeatEvery, func() error {
 		err := l.notFarAhead(func() error { return l.store.Beat(ctx) })
@@ -178,14 +171,12 @@ func (l *lease) heartbeat(ctx context.Context) error {
 	})
 }
 
-// mostAhead is how far the target's primary may be ahead of its majority before
-// nothing more is written to it. Servers begin to hold writes up at 5 s, and a run
-// that cannot prove itself for 10 s has lost its job.
+// mostAhead is how far the target's primary may be ahead of its majority before writes stop.
+// Servers delay writes at 5 s; a run that proves nothing for 10 s loses its job.
 const mostAhead = 2 * time.Second
 
-// notFarAhead runs a proof, which takes as long as a majority of the target's
-// members is behind its primary. Nothing further is sent to the target while that
-// is longer than mostAhead: members that are behind get nothing faster by it.
+// notFarAhead runs a proof, which takes as long as the majority is behind. Beyond mostAhead it
+// holds back all other writes: they would only delay the members further.
 func (l *lease) notFarAhead(prove func() error) error {
 	proven := make(chan struct{})
 	var wg sync.WaitGroup
@@ -213,9 +204,7 @@ const (
 	releaseTime = 5 * time.Second
 )
 
-// letGo ends the connections over which this run has written and reports that the
-// job has no owner, so that the next run need not wait to be sure. Where they do not
-// end in time it has to.
+// letGo closes connections and releases the job. Unless both succeed, the next run has to wait.
 func (l *lease) letGo(ctx context.Context) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

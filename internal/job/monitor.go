@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 )
 
-// monitor watches a job from the side, also while it is paused: its rates, the
-// source's position and oplog window, and index builds.
+// monitor watches a job, also while it is paused.
 type monitor struct {
 	progress   *progress.Progress
 	source     *source
@@ -49,9 +48,7 @@ func (m *monitor) run(ctx context.Context) error {
 	return retry.Every(ctx, time.Second, look)
 }
 
-// watchSource reads the source's position each second and the ends of its
-// oplog each fifth. A source that does not answer now is no failure here: the
-// phases meet it too.
+// watchSource takes a silent source for no failure: the phases notice it, too.
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -76,8 +73,7 @@ func (m *monitor) watchSource(ctx context.Context) error {
 	return m.checkOplog(ctx, oldest)
 }
 
-// checkOplog fails as soon as the oplog has lost what the job still needs,
-// and warns before.
+// checkOplog fails once the oplog has lost what the job needs, and warns before.
 func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	need, phase := m.progress.ReadFrom(), m.progress.Phase()
 	if need.IsZero() || phase == PhaseFinalized {
@@ -103,10 +99,8 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	return nil
 }
 
-// fullFor is how long it counts what was asked of the oplog's size.
 const fullFor = 30 * time.Second
 
-// forgets reports whether the oplog is so full that it gives up its oldest entries.
 func (m *monitor) forgets(ctx context.Context) bool {
 	if m.asked.IsZero() || time.Since(m.asked) >= fullFor {
 		m.full, m.asked = m.source.Full(ctx), time.Now()
@@ -114,8 +108,7 @@ func (m *monitor) forgets(ctx context.Context) bool {
 	return m.full
 }
 
-// watchIndexes shows the index builds on the target: while the job builds what it has
-// copied, and where a schema change waits for one.
+// watchIndexes shows index builds of the phase, and those that schema changes wait for.
 func (m *monitor) watchIndexes(ctx context.Context) {
 	phase := m.progress.Phase()
 	if phase != PhaseIndexing && phase != PhaseOverlap && phase != PhaseFinalizing && !m.builds.UnderWay() {

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// preparer makes sure that a job may begin, and takes what it begins with.
 type preparer struct {
 	*session
 	looked bool            // in this attempt
@@ -27,8 +26,7 @@ type preparer struct {
 	from   stream.Position // to follow from after snap
 }
 
-// prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
-// sets the position that was asked for.
+// prepare takes the snapshot, or, in incremental mode, sets the position that was asked for.
 func (p *preparer) prepare(ctx context.Context, job state.Job) error {
 	if job.Restarted {
 		if err := p.clear(ctx, job); err != nil {
@@ -76,8 +74,7 @@ func (p *preparer) prepare(ctx context.Context, job state.Job) error {
 		bson.E{Key: "chunks", Value: chunks})...)
 }
 
-// look checks that the job may have the names that its rules lead to. It takes the snapshot
-// that a new job needs, if there is to be one.
+// look checks that the job may have the names of its rules, and takes the snapshot of a new job.
 func (p *preparer) look(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.alone(gctx) })
@@ -108,9 +105,8 @@ func (p *preparer) look(ctx context.Context) error {
 	return g.Wait()
 }
 
-// alone makes sure that no other job has a right to the same names on the target.
-// The precheck looked before this job could be seen; now it can, and of two that
-// begin at once one at least sees the other.
+// alone checks that no other job has a right to the same target names. The precheck ran before
+// others could see this job. Of two jobs that begin at once, at least one sees the other here.
 func (s *session) alone(ctx context.Context, but ...Phase) error {
 	rivals, err := precheck.Rivals(ctx, s.store, s.rules, true)
 	if err != nil {
@@ -120,9 +116,7 @@ func (s *session) alone(ctx context.Context, but ...Phase) error {
 	return precheck.Refusal(rivals, s.spec.OnExisting, s.spec.AllowOverlap)
 }
 
-// clear removes what an earlier life of the job left in the target's database
-// of millrace and, with leave to drop, what it has made. Done again after a crash it
-// does no harm.
+// clear may be repeated after a crash. With leave to drop, it drops what the earlier life created.
 func (p *preparer) clear(ctx context.Context, job state.Job) error {
 	if p.spec.OnExisting == ExistingDrop && !job.Shared && p.spec.Mode != ModeIncremental {
 		earlier, err := precheck.Leftovers(ctx, p.store, p.rules)
@@ -151,8 +145,7 @@ func (p *preparer) clear(ctx context.Context, job state.Job) error {
 	return p.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
 }
 
-// noneExists makes sure that what exists on the target from now on is the job's
-// own, where it is not to touch what does. The precheck did not know all names.
+// noneExists checks the target collections again: the precheck did not know all names.
 func (p *preparer) noneExists(ctx context.Context, mapped []state.Mapped) error {
 	if p.spec.OnExisting == ExistingMerge || p.spec.OnExisting == ExistingDrop {
 		return nil
@@ -194,14 +187,12 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 		return err
 	}
 	p.catalog = mapped
-	// What the target holds at that position is not known exactly, so up to
-	// now it may be ahead.
+	// The target's state at that position is unknown: up to now it may be ahead.
 	return p.SavePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
 		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
 }
 
-// untilBuilt takes the source's catalog once no index of it is being built: where the job
-// reads no oplog, nothing would bring the index later. It waits no longer than IndexWait.
+// untilBuilt waits for index builds of the source, which a job without an oplog would miss.
 func (p *preparer) untilBuilt(ctx context.Context, take func() error) error {
 	began, waiting := time.Now(), false
 	for {

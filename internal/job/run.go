@@ -24,8 +24,8 @@ import (
 // errPaused ends a phase on purpose, as follow.ErrFinished does.
 var errPaused = errors.New("paused")
 
-// Run checks, then runs the job from its checkpoint until it is finalized (nil),
-// ctx ends, or something fails that does not pass by itself.
+// Run checks, then runs the job from its checkpoint until it is finalized (nil), ctx ends, or
+// something fails for good.
 func (j *Job) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -80,8 +80,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// phases runs the job's phases from the checkpoint, again after each failure
-// that passes by itself.
+// phases runs the job's phases from the checkpoint, again after each temporary failure.
 func (j *Job) phases(ctx context.Context) error {
 	return j.backoff.Try(ctx, j.spec.GiveUpAfter, func() error {
 		for {
@@ -96,7 +95,7 @@ func (j *Job) phases(ctx context.Context) error {
 	})
 }
 
-// explained adds to a failure what is known of the servers that may be its cause.
+// explained adds what is known of the servers that may have caused a failure.
 func (j *Job) explained(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -104,9 +103,8 @@ func (j *Job) explained(ctx context.Context, err error) error {
 	return j.source.cluster.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
 }
 
-// withCompatibility adds the target's featureCompatibilityVersion to a server's error that ends
-// the job. It does so where the version is lower than when the job connected, or than the
-// source's: the target then refuses what it accepted before.
+// withCompatibility adds a lowered featureCompatibilityVersion of the target to a fatal server
+// error: the target then refuses what it accepted before.
 func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	if !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
 		return err
@@ -128,7 +126,6 @@ func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	return err
 }
 
-// failing says that a failure has to pass, or none any more.
 func (j *Job) failing(failure error, pause time.Duration) {
 	if failure == nil {
 		j.progress.Wait("")
@@ -143,7 +140,6 @@ func (j *Job) failing(failure error, pause time.Duration) {
 	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 
-// pausePoint records a pause and waits for its end.
 func (j *Job) pausePoint(ctx context.Context) error {
 	if j.control.isPaused() {
 		j.control.noted = true
@@ -166,8 +162,6 @@ func (j *Job) pausePoint(ctx context.Context) error {
 	return nil
 }
 
-// attempt runs phases from the durable checkpoint until the job is finished or
-// something interrupts it.
 func (j *Job) attempt(ctx context.Context) error {
 	ctx, cancel := j.control.phase(ctx)
 	defer cancel(nil)
@@ -194,8 +188,7 @@ func (j *Job) attempt(ctx context.Context) error {
 	}
 }
 
-// begin begins an attempt. That of a new job knows what comes first, and looks
-// meanwhile.
+// begin begins an attempt. For a new job it looks at the same time.
 func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	if j.preparer.looked = j.lease.made; j.lease.made {
@@ -210,7 +203,7 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 	return job, err
 }
 
-// load reads what an attempt begins with, and asks whether the source answers.
+// load reads what an attempt begins with, and checks that the source answers.
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	j.cat.KeepRoom(job.Roomy)
@@ -255,22 +248,19 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 	return nil
 }
 
-// show has the status tell where a stored job stands.
 func (j *Job) show(job state.Job) {
 	failpoint.Hit("load.after")
 	j.progress.Enter(job.Phase)
 	j.progress.SetApplied(positionOf(job))
 }
 
-// mostRefused bounds the documents of conflicts that are noted, mostDifferences
-// what is noted of a finalized job.
+// mostRefused bounds the noted conflicts, mostDifferences the stored differences.
 const (
 	mostRefused     = 1000
 	mostDifferences = 100
 )
 
-// whole gives the cause of an error that may come from a shard that has joined and that
-// nobody has read yet: what it did is missing on the target.
+// whole returns the cause of an error that may come from a shard that joined and was not read.
 func (j *Job) whole(ctx context.Context, err error) error {
 	if j.source.shards == nil || mongo.Classify(err) == mongo.ClassRetry || mongo.Classify(err) == mongo.ClassCanceled {
 		return err
@@ -284,10 +274,9 @@ func (j *Job) whole(ctx context.Context, err error) error {
 	return err
 }
 
-// noteRefused records the documents of conflicts that end the job, and how far it has sent
-// anything. After the restart their events are none that may have been applied already, and
-// neither is what was not sent. Where that cannot be recorded because the target's primary
-// changed, what was read of the target is in doubt, and so is the conflict.
+// noteRefused stores the documents of conflicts that end the job, and how far it has sent. After
+// the restart, neither their events nor what was not sent count as possibly applied. If the
+// target's primary changed, that cannot be stored, and the conflict is in doubt, too.
 func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	var c *mongosink.ConflictError
 	if !errors.As(err, &c) || c.Since.IsZero() {
@@ -313,7 +302,6 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	return err
 }
 
-// step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseCatalog {
 		return j.preparer.prepare(ctx, job)
@@ -337,7 +325,7 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	return fmt.Errorf("job %s is in phase %q, which this version does not know", j.id, job.Phase)
 }
 
-// SavePhase moves the job on, with fields that belong to the step.
+// SavePhase moves the job to a phase and sets fields of the step.
 func (s *session) SavePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	failpoint.Hit("phase.before")
 	defer failpoint.Hit("phase.after")
@@ -351,7 +339,6 @@ func (s *session) SavePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	return err
 }
 
-// follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // what has begun survives a restart
 		j.control.Resume()
@@ -376,7 +363,6 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	})
 }
 
-// newSpooler prepares to keep changes of the source on local disk.
 func (j *Job) newSpooler() *oplog.Spooler {
 	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
 	if j.spec.SpoolDir != "" && j.source.cluster.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {

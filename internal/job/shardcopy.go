@@ -24,16 +24,14 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 )
 
-// shardCopy copies from the shards of a cluster while chunks move. Each shard returns what it
-// owns when a cursor is opened on it. So a document whose chunk moves meanwhile may be read
-// twice, or by no cursor. The one shard did not have it yet, and the other had it no more. So
-// every document that has changed its shard since before anything was read is read again, from
-// the primary of the shard that has it. While it is the primary, a primary keeps what it owned
-// when a cursor was opened. A cursor that was opened on the owner of a range reads all of it.
-// (A secondary deletes under a cursor what its primary deletes.)
+// shardCopy copies from the shards of a cluster while chunks move. A shard returns what it owns
+// when a cursor is opened. So a document whose chunk moves meanwhile may be read twice, or never:
+// one shard did not have it yet, the other not any more. Documents that changed their shard since
+// before anything was read are read again, from the primary of their shard. As long as it is
+// primary, it keeps what it owned when a cursor was opened. (A secondary deletes under a cursor
+// what its primary deletes.)
 //
-// All that is read is as it was at some time after that position, or later. The changes since
-// are applied to it.
+// All that is read is as of some time after that position. The changes since are applied to it.
 type shardCopy struct {
 	shards *origin.Sharded
 	of     *shards.Cluster // of the attempt
@@ -44,8 +42,7 @@ type shardCopy struct {
 	opts   copy.Options
 }
 
-// fromShards copies tasks, each a collection, from the shards. What others copy
-// has arrived before anything is read again: that reading is of all that moved meanwhile.
+// fromShards reads moved documents again once all others have arrived, from assistants, too.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options,
 	assigned bool) error {
 	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store},
@@ -94,7 +91,6 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	return nil
 }
 
-// share divides among engines that run side by side what one has.
 func share(o *copy.Options, n int) {
 	const defaultMemory = 64 << 20
 	o.MaxBufferedBytes = max(cmp.Or(o.MaxBufferedBytes, defaultMemory)/int64(n), 1)
@@ -105,8 +101,7 @@ func share(o *copy.Options, n int) {
 	}
 }
 
-// each does what there is to do on shards side by side. One of them may have joined since
-// the attempt began.
+// each runs do for each shard, side by side. A shard may have joined since the attempt began.
 func (s *shardCopy) each(ctx context.Context, byShard map[string][]copy.Task,
 	do func(ctx context.Context, i int, tasks []copy.Task) error) error {
 	for name := range byShard {
@@ -126,7 +121,6 @@ func (s *shardCopy) each(ctx context.Context, byShard map[string][]copy.Task,
 	return g.Wait()
 }
 
-// split finds what is to be read from which shard.
 func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]copy.Task, error) {
 	places, err := s.shards.Places(ctx)
 	if err != nil {
@@ -163,7 +157,6 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 	return byShard, nil
 }
 
-// chunksNow notes how the tables of collections stand.
 func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
 	if s.source.shards == nil || s.spec.Mode == ModeStructure {
 		return bson.Marshal(bson.D{})
@@ -179,10 +172,9 @@ func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw
 	return bson.Marshal(stands)
 }
 
-// owed is what has to be read again of a collection: all that changed its shard between
-// the note of its table and the end of the reading of it. What had not by then was read
-// where it was, wherever it goes later. A chunk counts as read when a shard that owned it
-// gave all of it.
+// owed is what has to be read again of a collection: what changed its shard between the note of its
+// table and the end of reading. A chunk counts as read when a shard that owned it returned all of
+// it.
 type owed struct {
 	since ownership.Stand
 	moved []ownership.Part // while the collection was read
@@ -192,8 +184,7 @@ type owed struct {
 
 func chunkKey(c ownership.Chunk) string { return string(c.Min) + string(c.Max) }
 
-// of are the parts that are still owed, with the shards that have them now. The first
-// table is that of the end of the reading.
+// of returns the parts still owed. The first table is as of the end of reading.
 func (o *owed) of(table *ownership.Table) []ownership.Part {
 	parts := table.Moved(o.since, func(c ownership.Chunk) bool { return o.read[chunkKey(c)] || o.known && !o.meets(c) })
 	if !o.known {
@@ -206,15 +197,12 @@ func (o *owed) meets(c ownership.Chunk) bool {
 	return slices.ContainsFunc(o.moved, func(p ownership.Part) bool { return p.Meets(c) })
 }
 
-// done notes a part that was read.
 func (o *owed) done(p ownership.Part) {
 	for _, c := range p.Chunks {
 		o.read[chunkKey(c)] = true
 	}
 }
 
-// movedChunks reads what has changed its shard while a collection was read, until
-// nothing is left to read.
 func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 	o := &owed{since: s.stands[hex.EncodeToString(t.Source.UUID.Data)], read: map[string]bool{}}
 	for {
@@ -242,10 +230,9 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 	}
 }
 
-// readAgain copies parts of a collection from their shards, each asked with the version
-// of the table: it gives nothing if it owns anything else. left are the lower bounds
-// of the parts that were refused, and of those during which the shard has elected another
-// primary.
+// readAgain copies parts of a collection from their shards, by the version of the table: a shard
+// that owns anything else refuses. left has the lower bounds of refused parts, and of those whose
+// shard elected another primary meanwhile.
 func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership.Table,
 	parts []ownership.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
@@ -299,15 +286,13 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership
 	return left, err
 }
 
-// anew is an engine that reads from a shard again.
 func (s *shardCopy) anew(shard *mongo.Cluster) *copy.Engine {
 	o := s.opts
 	o.Ready, o.OnCollection = nil, nil
 	return copy.New(shard, s.dst, unstored{s.store}, o)
 }
 
-// keyIndex is an index of a collection that holds all documents by their shard keys. It
-// may have been made since the copy began.
+// keyIndex holds all documents by their shard keys. It may be newer than the copy.
 func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.Table) (*ownership.Index, error) {
 	if index := table.KeyIndex(indexSpecs(t.Source)); index != nil {
 		return index, nil
@@ -325,7 +310,6 @@ func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.
 		"make one, or stop the balancer for the time of the copy")
 }
 
-// indexSpecs are those of a collection, with that of _id, which is named by its key.
 func indexSpecs(of schema.Collection) []bson.Raw {
 	id, err := bson.Marshal(bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {
@@ -338,8 +322,8 @@ func indexSpecs(of schema.Collection) []bson.Raw {
 	return specs
 }
 
-// oneEach makes sure that documents that replace others are those others, read again,
-// and not different ones with the same _ids, which shards may have under different keys.
+// oneEach checks that documents that replace others are the same ones, read again. Shards may have
+// different documents of one _id, under different shard keys.
 func oneEach(of *origin.Sharded) func(ctx context.Context, t copy.Task, docs [][]byte) error {
 	return func(ctx context.Context, t copy.Task, docs [][]byte) error {
 		if t.Owned == nil {
@@ -361,10 +345,9 @@ func oneEach(of *origin.Sharded) func(ctx context.Context, t copy.Task, docs [][
 	}
 }
 
-// movedDatabases copies the collections of which movePrimary has made copies on
-// another shard, and dropped the ones that were read, perhaps before all was. Nothing is
-// written to them while they move, so that their documents are those that were there, or
-// newer ones. It gives the tasks with the UUIDs of now.
+// movedDatabases copies collections that movePrimary has moved, and dropped where they were read,
+// perhaps before the end. Nothing writes to them while they move. It returns the tasks with the new
+// UUIDs.
 func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]copy.Task, error) {
 	tasks = slices.Clone(tasks)
 	for {
@@ -413,27 +396,24 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 	}
 }
 
-// unstored keeps no progress: what it copies is copied anew after a failure.
 type unstored struct{ sliceStore }
 
 func (unstored) LoadSlices(context.Context) ([]scan.Slice, error) { return nil, nil }
 
-// SaveSlices proves that what was written is durable.
+// SaveSlices makes what was written durable.
 func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
 	_, err := u.s.Prove(ctx, true)
 	return err
 }
 
-// engine copies from a shard, or, if that is empty, from all of the source.
 type engine struct {
 	shard string
 	*copy.Engine
 }
 
-// engines are those of one copy.
 type engines []engine
 
-// ByShard is what each of them has copied.
+// ByShard returns what each of them has copied.
 func (all engines) ByShard() []progress.ShardDone {
 	list := make([]progress.ShardDone, len(all))
 	for i, e := range all {
@@ -443,7 +423,7 @@ func (all engines) ByShard() []progress.ShardDone {
 	return list
 }
 
-// Stats are the sums. The parts of a collection count as one.
+// Stats returns the sums. The parts of a collection count as one.
 func (all engines) Stats() (sum copy.Stats) {
 	at := map[string]int{}
 	for _, e := range all {
@@ -472,10 +452,10 @@ func (all engines) Stats() (sum copy.Stats) {
 	return sum
 }
 
-// Done are the sums.
+// Done returns the sums.
 func (all engines) Done() (docs, bytes int64) { return all.sum(engine.Done) }
 
-// Copied is the documents and bytes of Stats alone.
+// Copied returns the documents and bytes of Stats.
 func (all engines) Copied() (docs, bytes int64) { return all.sum(engine.Copied) }
 
 func (all engines) sum(of func(engine) (docs, bytes int64)) (docs, bytes int64) {

@@ -1,8 +1,6 @@
-// Package job runs a job: the state machine of its phases, which survives a kill
-// at any moment, and an operator's control of it. What the phases do is done by
-// the packages below; here it is put together and begun again from what is stored.
-// The phases share a session; what runs beside them is given what it uses.
-// Nothing is kept by process: one may run many jobs.
+// Package job runs a job: the state machine of its phases, which survives a kill at any moment, and
+// its control by an operator. The packages below do the work of the phases. Phases share a session;
+// what runs beside them gets what it uses. Nothing is global: one process may run many jobs.
 package job
 
 import (
@@ -21,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// What a job is described, planned and shown with.
+// The types by which a job is described, planned and shown.
 type (
 	Mode       = state.Mode
 	OnExisting = state.OnExisting
@@ -78,13 +76,13 @@ const (
 	PhaseFailed     = state.PhaseFailed
 )
 
-// What is said of shards and routers (see progress).
+// See progress.
 const (
 	OtherParts = progress.Others
 	MaxParts   = progress.MaxParts
 )
 
-// Step is a kind of what a job does (see Event).
+// Step is a kind of step of a job (see Event).
 type Step = progress.Step
 
 // The kinds of steps.
@@ -94,8 +92,7 @@ const (
 	StepSchema     = progress.StepSchema
 )
 
-// Compress says when what is exchanged with source and target is compressed, where
-// the connection string names no compressor.
+// Compress says when exchanges are compressed, if the connection string names no compressor.
 type Compress string
 
 // The values of Compress.
@@ -104,27 +101,24 @@ const (
 	CompressOff  Compress = "off"
 )
 
-// Deps are what a job has of the process that runs it. What is not set behaves as
-// in a process with one job.
+// Deps are what a job gets from its process. Zero values suit a process with one job.
 type Deps struct {
 	Log *slog.Logger // nil discards
-	// Connect opens a side; both are opened at once. Connections to the target carry
-	// the run's name and are its own.
+	// Connect opens a side; both at once. Connections to the target are the run's own.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
-	// Memory bounds the bytes of documents that the copy has under way. 0 is 64 MB.
+	// Memory bounds the bytes of documents that the copy has in flight; 0 is 64 MB.
 	Memory int64
 	// Now is the time of day, with a monotonic reading.
 	Now func() time.Time
-	// Usage is what the job shows as the use of the process. Where several share
-	// a process, at most one of them should show all of it.
+	// Usage returns what the job shows as the use of the process. At most one job of a process
+	// should show all of it.
 	Usage func() procstat.Usage
-	// OnEvent is called when steps of the job begin and end. It must return at once, and must
-	// not use the job. Nil is allowed.
+	// OnEvent is called when steps begin and end. It must return at once and not use the job; nil
+	// is allowed.
 	OnEvent func(Event)
-	// FinalizeLogged says that the job's log already has the request to finalize, from a run of
-	// another process.
+	// FinalizeLogged says that a run of another process has logged the request to finalize.
 	FinalizeLogged bool
-	// Offer is how others come to copy slices of the job; nil: nobody does.
+	// Offer lets other workers copy slices; nil does not.
 	Offer *assign.Offer
 }
 
@@ -143,33 +137,31 @@ func (d *Deps) setDefaults() {
 	}
 }
 
-// Spec is everything that defines a job and how it is run. Source and Target
-// hold secrets and are never logged.
+// Spec defines a job and how it runs. Source and Target hold secrets and are never logged.
 type Spec struct {
-	// Job names the job in the target; empty derives it from source, target
-	// and rules, so that the same command resumes the same job.
+	// Job names the job in the target. Empty derives it from source, target and rules, so that the
+	// same command resumes the same job.
 	Job            string
 	Source, Target string
-	// SourceShards are connection strings of a sharded source's shards, by name, where
-	// the addresses that the cluster knows or the user of Source do not do.
+	// SourceShards are connection strings of the source's shards, by name, if the addresses of the
+	// cluster or the user of Source do not work.
 	SourceShards map[string]string
-	// Shard are rules by which keys collections are sharded on a sharded target.
+	// Shard are rules for the shard keys of a sharded target.
 	Shard []string
-	// Zones are rules which shards of a sharded target are to be in a zone of the source.
+	// Zones are rules for the zones of shards of a sharded target.
 	Zones []string
 	Mode  Mode
-	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
-	// (RFC 3339) or "checkpoint".
+	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time (RFC 3339) or
+	// "checkpoint".
 	StartAt string
-	// Until is "never", "caught-up" or a time (RFC 3339) after which the job
-	// finalizes.
+	// Until is "never", "caught-up" or a time (RFC 3339) after which the job finalizes.
 	Until      string
 	Rules      transform.Config
 	OnExisting OnExisting
 	// Users copies the users and roles of the chosen databases.
 	Users bool
-	// OnConflict says what becomes of a document that the target refuses; it
-	// may change from one run of a job to the next. Empty is ConflictStop.
+	// OnConflict is the policy for documents that the target refuses. It may change with each run.
+	// Empty is ConflictStop.
 	OnConflict OnConflict
 	// Restart forgets an earlier checkpoint of the job.
 	Restart bool
@@ -182,8 +174,7 @@ type Spec struct {
 	// AllowShard permits a side that is one shard of a sharded cluster.
 	AllowShard bool
 
-	// WriteConcern that a position must have reached before it is recorded:
-	// "majority" (default) or a number.
+	// WriteConcern is what a recorded position must have reached: "majority" (default) or a number.
 	WriteConcern   string
 	ReadPreference string // primary, secondary, …
 	ReadTags       string // "dc:east,rack:1;dc:west"
@@ -192,25 +183,24 @@ type Spec struct {
 	Readers, Writers, Partitions int
 	// Compress is CompressAuto where it is "".
 	Compress Compress
-	// ApplyBuffer bounds the bytes of changes that were read and are not applied, by
-	// all partitions together; 0 is DefaultApplyBuffer. One reply of the source and
-	// one document pass however large they are, 16 MB each.
+	// ApplyBuffer bounds the bytes of changes that were read and not applied; 0 is
+	// DefaultApplyBuffer. One reply of the source and one document pass at any size, up to 16 MB
+	// each.
 	ApplyBuffer int64
 	// Limits throttle copy and apply until SetLimits changes them.
 	Limits pace.Rates
-	// Loads limit what copy and apply may ask of each side, until SetLoads changes them. Empty
-	// is pace.Normal.
+	// Loads limit what copy and apply ask of each side until SetLoads changes them. Empty is
+	// pace.Normal.
 	Loads pace.Loads
-	// SpoolDir is where changes are kept that the oplog may forget before the
-	// copy is done, SpoolBytes how much of them; without either none are.
+	// SpoolDir keeps up to SpoolBytes of changes that the oplog may lose during the copy; without
+	// either none.
 	SpoolDir   string
 	SpoolBytes int64
 	// WarnWindow is the remaining oplog window below which warnings begin.
 	WarnWindow time.Duration
 	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.
 	GiveUpAfter time.Duration
-	// IndexWait is how long finalize waits for index builds under way on the source
-	// before it is rejected; 0 is without limit.
+	// IndexWait bounds the wait of finalize for index builds of the source; 0 does not.
 	IndexWait time.Duration
 
 	Deps

@@ -23,18 +23,16 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Stopped is a job on a target that no process runs, as an operator's command
-// has it: while one is held, no other process may run it.
+// Stopped is a job that no process runs. While it is held, no other process may run it.
 type Stopped struct {
 	target *mongo.Cluster
 	job    state.Job
 	store  *state.Mongo
 }
 
-// Hold makes the caller the owner of a job that nobody runs, for as long as do
-// takes. A job that runs is state.ErrRunning. Where only time can tell whether it
-// does, that takes some seconds. The connections of c carry the run's name: it
-// is to be used for nothing else.
+// Hold makes the caller the owner of a stopped job while do runs. It returns state.ErrRunning for a
+// running job, after some seconds if only time can tell. c must be used for nothing else: its
+// connections carry the run's name.
 func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger,
 	do func(context.Context, *Stopped) error) error {
 	const wait = 20 * time.Second // for connections that do not end
@@ -88,14 +86,13 @@ func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger,
 	return g.Wait()
 }
 
-// Has is what the target's database millrace keeps of a job beside its document
-// and its letters.
+// Has is what the database millrace keeps of a job beside its document and dead letters.
 type Has struct {
 	Documents map[string]int64  // by collection
 	Deferred  []schema.Deferred // what the target does not have yet
 }
 
-// Look counts what the target keeps of a job, whether it runs or not.
+// Look counts what the target keeps of a job, running or not.
 func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 	if h.Documents, err = state.Open(c, state.Options{Job: id}).Kept(ctx); err != nil {
 		return h, err
@@ -104,10 +101,8 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 	return h, err
 }
 
-// Drop removes the job and all that is kept of it from the target's database
-// millrace. What it has replicated stays as it is. A job whose removal is cut
-// short begins anew, should it be started: it never goes on from a part of what
-// it had.
+// Drop removes the job and all that the database millrace keeps of it. Replicated data stay. After
+// an interrupted removal the job begins anew: it never resumes from a part of its state.
 func (s *Stopped) Drop(ctx context.Context) error {
 	if err := s.store.Reset(ctx, s.job.Anew()); err != nil {
 		return err
@@ -123,15 +118,14 @@ func (s *Stopped) Drop(ctx context.Context) error {
 	return nil
 }
 
-// ErrUnfinished says that a job tries its letters by itself when it is started.
+// ErrUnfinished reports that a job retries its dead letters when it starts.
 var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead letters itself each time it starts, " +
 	"with the changes made since")
 
-// RetryLetters writes the documents of open dead letters to the target where nothing stands in
-// their way any more, and reports each outcome to notify. It does so only for a finalized job.
-// Applications may have written to the target by now, so nothing is replaced. A document whose
-// _id is taken stays a dead letter, unless the target has the identical document. If letters
-// are named, no others are tried.
+// RetryLetters writes open dead letters of a finalized job to the target where nothing conflicts
+// any more, and reports each outcome to notify. Applications may write to the target by now, so
+// nothing is replaced: a document whose _id is taken stays a dead letter, unless the target has the
+// identical document. If ids are given, no others are tried.
 func (s *Stopped) RetryLetters(ctx context.Context, notify func(l deadletter.Letter, refused error),
 	ids ...string) error {
 	if s.job.Phase != PhaseFinalized {
@@ -171,8 +165,7 @@ func (s *Stopped) RetryLetters(ctx context.Context, notify func(l deadletter.Let
 	return s.store.Beat(ctx) // with a majority: what was settled is durable
 }
 
-// insert writes a letter's document where there is none; refused says why it
-// cannot be.
+// insert writes a dead letter's document unless one is there; refused says why not.
 func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err error) {
 	c, found, err := collection(ctx, s.target, l.NS)
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/users"
 )
 
-// accounts keeps the target's users and roles as the source has them. A nil one copies none.
+// accounts keeps the target's users and roles equal to the source's. A nil one copies none.
 type accounts struct {
 	source, target *mongo.Cluster
 	rules          *transform.Set
@@ -28,20 +28,19 @@ type accounts struct {
 	warned map[string]bool // of what the target has otherwise
 }
 
-// usersEvery is how often users and roles are compared: they have no changes to follow.
+// usersEvery is the interval of comparisons: users and roles have no changes to follow.
 const usersEvery = time.Minute
 
 // usersTime bounds a pass: a server that is stopped answers nothing.
 const usersTime = time.Minute
 
-// resume takes what an earlier process has written.
 func (a *accounts) resume(was []state.User) {
 	for _, u := range was {
 		a.own[u.ID] = append(a.own[u.ID], u.Sum)
 	}
 }
 
-// keep copies now and then until ctx ends. A failure that passes by itself is tried again.
+// keep copies at intervals until ctx ends. It retries after temporary failures.
 func (a *accounts) keep(ctx context.Context, paused func() bool) error {
 	pass := func() error {
 		if paused() {
@@ -60,7 +59,7 @@ func (a *accounts) keep(ctx context.Context, paused func() bool) error {
 	return retry.Every(ctx, usersEvery, pass)
 }
 
-// copy makes the target's users and roles those of the source, and returns in what they still differ.
+// copy makes the target's users and roles those of the source, and returns what still differs.
 func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 	if a == nil {
 		return nil, nil

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Newest is a position that no write acknowledged before is behind, on any shard. ns is
-// a namespace that the user may read.
+// Newest returns a position that is not before any acknowledged write on any shard. ns is a
+// namespace that the user may read.
 func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
 	of := c.Cluster()
 	at, err := of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
@@ -32,7 +32,7 @@ func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
 	return at, err
 }
 
-// Positions are those of the shard that is ahead of the others.
+// Positions returns those of the shard that is ahead.
 func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
 	of := c.Cluster()
 	all := make([]mongo.Positions, len(of.Shards))
@@ -48,8 +48,8 @@ func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
 	return p, err
 }
 
-// Reached waits until every shard has committed all up to a position, and passed it:
-// what a shard writes later has a later one.
+// Reached waits until every shard has committed all up to a position and passed it: later writes
+// have later ones.
 func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {
 	of := c.Cluster()
 	if err := of.Each(ctx, func(ctx context.Context, i int) error { return of.Pass(ctx, of.Shards[i], at) }); err != nil {
@@ -60,8 +60,8 @@ func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions
 	return p, err
 }
 
-// Window is the oldest position that the oplogs of all shards hold, and the newest. One
-// that reaches back to its set's beginning holds what came before, too: nothing.
+// Window returns the oldest position that the oplogs of all shards hold, and the newest. An oplog
+// that reaches back to its set's beginning holds everything before.
 func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
 	of := c.Cluster()
 	var mu sync.Mutex
@@ -94,27 +94,41 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 	return cut, newest, err
 }
 
-// ListOne finds a collection by the UUID that it has, or had before it moved.
+// ListOne finds a collection by its UUID, or by one that it had before it moved.
 func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool,
 	err error) {
-	const looks = 5 // it may move while it is looked for
+	found, err = c.seek(ctx, db, uuid, func(now bson.Binary) (there bool, err error) {
+		coll, there, err = schema.ListOne(ctx, c.router(), db, now)
+		return there, err
+	})
+	return coll, found, err
+}
+
+// seek calls try with the UUIDs that a collection has or had, until one is there, or all are dropped.
+// The collection may move meanwhile.
+func (c *Sharded) seek(ctx context.Context, db string, uuid bson.Binary,
+	try func(now bson.Binary) (there bool, err error)) (there bool, err error) {
+	const looks = 10
 	perhaps := []bson.Binary{uuid}
 	for range looks {
 		for _, now := range perhaps {
-			if coll, found, err = schema.ListOne(ctx, c.router(), db, now); found || err != nil {
-				return coll, found, err
+			if there, err := try(now); there || err != nil {
+				return there, err
 			}
 		}
 		if perhaps, err = c.Cluster().Identities(ctx, uuid); len(perhaps) == 0 || err != nil {
-			return coll, false, err
+			return false, err
+		}
+		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+			return false, err
 		}
 	}
-	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells "+
-		"that it was dropped", uuid.Data, db), nil, "")
+	return false, mongo.Retry(fmt.Sprintf("cannot find the collection %x of database %s, which was not dropped", uuid.Data,
+		db), nil, "")
 }
 
-// Building lists the index builds under way, as schema.Building does, of each shard: one
-// collection may be there several times.
+// Building lists index builds under way on each shard, as schema.Building does. A collection may
+// occur several times.
 func (c *Sharded) Building(ctx context.Context, rules *transform.Set) ([]schema.Collection, error) {
 	of := c.Cluster()
 	each := make([][]schema.Collection, len(of.Shards))
@@ -125,8 +139,8 @@ func (c *Sharded) Building(ctx context.Context, rules *transform.Set) ([]schema.
 	return slices.Concat(each...), err
 }
 
-// Find reads documents of a collection by their _ids, as lookup.Find does: those of a
-// sharded one through the router, which leaves out what shards do not own.
+// Find reads documents by their _ids, as lookup.Find does. Those of a sharded collection come
+// through the router, which leaves out what shards do not own.
 func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
 	if q.Exact { // shards tell it, but not which of them owned what
 		return nil, lookup.ErrForgotten
@@ -173,8 +187,8 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 	}
 }
 
-// findOnShards asks for a collection that is not sharded: one shard has it. home says that
-// this was its database's own then; another one may tell of a collection that has moved.
+// findOnShards reads from the shard that has an unsharded collection. home reports its database's
+// own shard; a copy on another may be of a collection that has moved.
 func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw,
 	home bool, err error) {
 	for _, s := range c.Cluster().Shards {
@@ -193,7 +207,7 @@ func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q look
 	return nil, false, err
 }
 
-// Vanished reports whether the collection with a UUID is gone for good, and has not moved.
+// Vanished reports whether the collection with a UUID is dropped for good, and has not moved.
 func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
 	ns, err := ownership.Name(ctx, c.router(), uuid)
 	if err != nil || ns != "" {
@@ -212,7 +226,7 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 	return err == nil && (!there || now.Equal(uuid)), err
 }
 
-// Whole fails when the cluster has got a shard by now.
+// Whole fails if the cluster has a new shard by now.
 func (c *Sharded) Whole(ctx context.Context) error {
 	p, err := c.Positions(ctx)
 	if err == nil {
@@ -221,14 +235,14 @@ func (c *Sharded) Whole(ctx context.Context) error {
 	return err
 }
 
-// Holds fails when the cluster has got a shard by then.
+// Holds fails if the cluster has a new shard by then.
 func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
 	return c.Cluster().CheckShards(ctx, at)
 }
 
-// Look calls fn for the events of collections within a span and for all schema changes
-// in the order of cluster time, as oplog.Look does. Those of which the documents were
-// only moved are left out; a schema change may come once a shard.
+// Look calls fn for the events of collections within a span and for all schema changes, in order of
+// cluster time, as oplog.Look does. It leaves out events of moved documents; a schema change may
+// come once a shard.
 func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
 	all, err := c.Cluster().Look(ctx, collections, span)
 	if err != nil {
@@ -242,7 +256,7 @@ func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Spa
 	return nil
 }
 
-// Full reports that a shard's oplog is full.
+// Full reports whether a shard's oplog is full.
 func (c *Sharded) Full(ctx context.Context) bool {
 	return slices.ContainsFunc(c.Cluster().Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
 }

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Places reads which collections are sharded, and where the others are.
@@ -27,7 +28,7 @@ func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (*ownership.Table
 	return ownership.ReadTable(ctx, c.router(), c.Cluster().Shards[0].Info.Version, uuid)
 }
 
-// Owned has a shard return what it owns of the collection with a UUID.
+// Owned makes a shard return only what it owns of the collection with a UUID.
 func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
 	return ownership.NewFilter(func(ctx context.Context) (v ownership.Version, err error) {
 		t, err := c.Table(ctx, uuid)
@@ -38,16 +39,14 @@ func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
 	})
 }
 
-// primary is the primary shard of a database; "" where the config servers have none.
 func (c *Sharded) primary(ctx context.Context, db string) (string, error) {
 	shard, err := ownership.Primary(ctx, c.router(), db, ownership.Majority())
 	return shard, mongo.Wrap(err, "find the shard of database %s", db)
 }
 
-// Missing are those of collections, by their place among them, that are not where they
-// belong under their UUIDs: sharded ones on any shard, the others on their database's own.
-// The shard from which movePrimary has moved one has it still until it drops it, which may
-// be late or never, and no change reaches it there.
+// Missing returns the indexes of collections that are not where they belong under their UUIDs:
+// sharded ones on any shard, others on their database's. The shard from which movePrimary has moved
+// one keeps it until it drops it, perhaps never, and it gets no changes there.
 func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing []int, err error) {
 	places, err := c.Places(ctx)
 	if err != nil {
@@ -83,34 +82,21 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	return missing, err
 }
 
-// Present finds the current place of a collection that is or was not sharded. It returns its
-// UUID, which movePrimary changes, and the shard that has all of it, "" when it is sharded.
-// False says that it was dropped, which the changes report.
+// Present finds an unsharded collection: its UUID, which movePrimary changes, and its shard, "" if
+// it is now sharded. False means that it was dropped, which the changes report.
 func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool,
 	err error) {
-	const looks = 10 // it may move while it is looked for
 	db, _ := mongo.SplitNS(was.NS)
-	perhaps := []bson.Binary{was.UUID}
-	for look := range looks {
-		if look > 0 {
-			if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
-				return was.UUID, "", false, err
-			}
+	now = was.UUID
+	there, err = c.seek(ctx, db, was.UUID, func(one bson.Binary) (found bool, err error) {
+		if shard, found, err = c.at(ctx, db, one); found {
+			now = one
 		}
-		for _, now := range perhaps {
-			if shard, there, err = c.at(ctx, db, now); there || err != nil {
-				return now, shard, there, err
-			}
-		}
-		if perhaps, err = c.Cluster().Identities(ctx, was.UUID); len(perhaps) == 0 || err != nil {
-			return was.UUID, "", false, err
-		}
-	}
-	return was.UUID, "", false, mongo.Retry(fmt.Sprintf("%s is not on its shard, but nobody tells that it was dropped",
-		was.NS), nil, "")
+		return found, err
+	})
+	return now, shard, there, err
 }
 
-// at is the shard where the collection with a UUID is and belongs, "" when it is sharded.
 func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard string, there bool, err error) {
 	if ns, err := ownership.Name(ctx, c.router(), uuid); ns != "" || err != nil {
 		return "", ns != "", err
@@ -130,8 +116,7 @@ func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard st
 	return "", false, nil
 }
 
-// Stands are those of the sharded ones among collections, by UUID in hex. at is a
-// position before now.
+// Stands returns those of the sharded collections, by UUID in hex. at is a position before now.
 func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]ownership.Stand, error) {
 	places, err := c.Places(ctx)
 	if err != nil {
@@ -160,4 +145,84 @@ func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary)
 		})
 	}
 	return all, g.Wait()
+}
+
+// Snapshot lists the catalog in scope exactly as of a position from which a Stream may begin,
+// perhaps in the middle of a movePrimary.
+func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position,
+	err error) {
+	of := c.Cluster()
+	servers := []*mongo.Cluster{of.Router}
+	for _, s := range of.Shards {
+		servers = append(servers, s.Cluster)
+	}
+	terms := make([]int64, len(of.Shards))
+	ends := make([]mongo.OpTime, len(of.Shards))
+	snap, err = schema.TakeSnapshotOf(ctx, servers, scope, schema.History{
+		Before: func(ctx context.Context) (mongo.OpTime, error) {
+			err := of.Each(ctx, func(ctx context.Context, i int) error {
+				if terms[i] != 0 {
+					return nil
+				}
+				p, err := of.Shards[i].Positions(ctx)
+				terms[i] = p.Last.Term
+				return err
+			})
+			if err == nil {
+				from, err = of.Start(ctx)
+			}
+			if err == nil {
+				err = of.CheckSameShards(ctx, from.At)
+			}
+			return from.At, err
+		},
+		After: func(ctx context.Context) (latest mongo.OpTime, err error) {
+			err = of.Each(ctx, func(ctx context.Context, i int) (err error) {
+				if ends[i], err = of.CommittedSeen(ctx, of.Shards[i]); err == nil && ends[i].Term != terms[i] {
+					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", of.Shards[i].Name), nil, "")
+				}
+				return err
+			})
+			return slices.MaxFunc(ends, mongo.OpTime.Compare), err
+		},
+		// Until is what After returned, or the position, which all shards have passed.
+		Changes: func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+			for i, s := range of.Shards {
+				end := until
+				if until != from.At {
+					end = ends[i]
+				}
+				if !after.Before(end) {
+					continue
+				}
+				if err := oplog.Changes(s.Cluster)(ctx, after, end, fn); err != nil {
+					return fmt.Errorf("shard %s: %w", s.Name, err)
+				}
+			}
+			return nil
+		},
+	})
+	if err == nil {
+		from = of.WithCopies(from, copiesOf(snap.Collections, snap.Others))
+	}
+	return snap, from, err
+}
+
+// copiesOf finds copies that movePrimary makes, or their originals, about to be dropped.
+func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
+	names := map[string][16]byte{}
+	for _, c := range there {
+		if id, ok := ownership.ParseUUID(c.UUID); ok {
+			names[c.NS] = id
+		}
+	}
+	for _, all := range held {
+		for _, c := range all {
+			id, ok := ownership.ParseUUID(c.UUID)
+			if of, known := names[c.NS]; ok && known && of != id {
+				copies = append(copies, shards.Copy{NS: c.NS, ID: id, Of: of})
+			}
+		}
+	}
+	return copies
 }

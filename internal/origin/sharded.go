@@ -1,3 +1,6 @@
+// Package origin is the source of a job, whatever its shape: a replica set or the shards of a
+// cluster. It returns the catalog as of a position, the changes from there, single documents, and
+// which shard of a cluster owns what.
 package origin
 
 import (
@@ -5,19 +8,22 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
-// Sharded is a sharded cluster, with the shards that it had at the last Refresh. It is
-// safe for concurrent use.
+// Sharded is a sharded cluster, with the shards of the last Refresh. It is safe for concurrent use.
 type Sharded struct {
 	now atomic.Pointer[shards.Cluster]
-	// oldest is the first position that each shard's oplog has, as Window found it last.
+	// oldest is the first position of each shard's oplog, as of the last Window.
 	oldest atomic.Pointer[map[string]mongo.OpTime]
 }
 
@@ -28,12 +34,11 @@ func NewSharded(c *shards.Cluster) *Sharded {
 	return s
 }
 
-// Cluster is the cluster of now. Whoever does several things with its shards does them
-// with one.
+// Cluster returns the present cluster. Several actions on its shards need the same one.
 func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
 
-// Oldest is the first position that the oplog of each shard has, by its name, as Window
-// found it last. It is for reading alone.
+// Oldest returns the first position of each shard's oplog, by name, as of the last Window. It is
+// read-only.
 func (c *Sharded) Oldest() map[string]mongo.OpTime {
 	if of := c.oldest.Load(); of != nil {
 		return *of
@@ -41,14 +46,36 @@ func (c *Sharded) Oldest() map[string]mongo.OpTime {
 	return nil
 }
 
-// Refreshed are the names of shards that a Refresh opened or left out.
+// Part is a deployment, or a part of one, with its name in words.
+type Part struct {
+	Name string
+	*mongo.Cluster
+}
+
+// Parts returns the replica sets of a source that are read: itself, or the shards and the config
+// servers behind a router.
+func Parts(source *mongo.Cluster, of *Sharded) []Part {
+	if of == nil {
+		return []Part{{"the source", source}}
+	}
+	var parts []Part
+	for _, s := range of.Cluster().Shards {
+		parts = append(parts, Part{"the source's shard " + s.Name, s.Cluster})
+	}
+	if config := of.Cluster().Config(); config != nil {
+		parts = append(parts, Part{"the source's config servers", config})
+	}
+	return parts
+}
+
+// Refreshed names shards that a Refresh opened or left out.
 type Refreshed struct {
 	Joined, Left []string
 	Unread       []string // have left, and are open for what a position lacks of them
 }
 
-// Refresh opens the shards that have joined and those that have left and of which a position
-// lacks something. It leaves out the others that have left. One goroutine calls it.
+// Refresh opens the shards that joined, and those that left if a position lacks something of them.
+// It leaves out others that left. One goroutine calls it.
 func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (r Refreshed, err error) {
 	was := c.Cluster()
 	now, err := was.Refresh(ctx, pos)
@@ -67,7 +94,6 @@ func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (r Refreshed
 	return r, nil
 }
 
-// missing are the names of those that the others lack.
 func missing(all, others []shards.Shard) (names []string) {
 	for _, s := range all {
 		if !slices.ContainsFunc(others, func(o shards.Shard) bool { return o.Name == s.Name }) {
@@ -82,8 +108,8 @@ func (c *Sharded) Close() { c.Cluster().Close() }
 
 func (c *Sharded) router() *mongo.Cluster { return c.Cluster().Router }
 
-// Changes is what users do there, all shards together. The names are those at the
-// position of a run, or after the schema change that was noted.
+// Changes returns what users do, on all shards. The names are as of the position of a run, or after
+// the noted schema change.
 func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source {
 	of := c.Cluster()
 	n := int64(len(of.Shards))
@@ -92,8 +118,7 @@ func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name, noted mon
 		func() []shards.Collection { return known(names()) }, noted)
 }
 
-// Begin has collections be found again that move while no Stream runs. The names are
-// those at the position.
+// Begin tracks collections that move while no Stream runs. The names are as of the position.
 func (c *Sharded) Begin(pos stream.Position, names []schema.Name) error {
 	return c.Cluster().SetCollections(pos, known(names))
 }
@@ -105,5 +130,58 @@ func known(names []schema.Name) (there []shards.Collection) {
 	return there
 }
 
-// ReadFrom is the first change that whoever stands at a position needs of any shard.
+// ReadFrom returns the first change of any shard that is needed from a position on.
 func (c *Sharded) ReadFrom(p stream.Position) (mongo.OpTime, error) { return shards.ReadFrom(p) }
+
+// Set is a replica set, or a standalone, which has no changes. Spool may have some of them.
+type Set struct {
+	*mongo.Cluster
+	Spool *oplog.Spooler
+}
+
+// Snapshot lists the catalog as of a position to follow from.
+func (s Set) Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error) {
+	snap, err := schema.TakeSnapshot(ctx, s.Cluster, scope, oplog.Changes(s.Cluster))
+	return snap, oplog.Position(snap.At, snap.At), err
+}
+
+// Changes returns the changes of the set.
+func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) stream.Source {
+	o.Spool = s.Spool
+	return oplog.New(s.Cluster, o)
+}
+
+// ReadFrom returns the first change needed from a position on.
+func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
+
+// Window returns the oldest and the newest readable position.
+func (s Set) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+	return oplog.Window(ctx, s.Cluster)
+}
+
+// Full reports whether the oplog drops entries.
+func (s Set) Full(ctx context.Context) bool { return oplog.Full(ctx, s.Cluster) }
+
+// ListOne finds a collection by its UUID, as schema.ListOne does.
+func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {
+	return schema.ListOne(ctx, s.Cluster, db, uuid)
+}
+
+// Building lists the index builds under way, as schema.Building does.
+func (s Set) Building(ctx context.Context, rules *transform.Set) ([]schema.Collection, error) {
+	return schema.Building(ctx, s.Cluster, rules)
+}
+
+// Find reads documents by their _ids, as lookup.Find does.
+func (s Set) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
+	return lookup.Find(ctx, s.Cluster, of, q)
+}
+
+// Look calls fn for the events of collections within a span and for all schema changes.
+func (s Set) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
+	look := oplog.Look{Cluster: s.Cluster, Spool: s.Spool, Collections: collections}
+	return look.Each(ctx, span, fn)
+}
+
+// Holds returns nil: a set's one oplog has everything.
+func (s Set) Holds(context.Context, mongo.OpTime) error { return nil }

@@ -2,7 +2,6 @@ package precheck
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -12,15 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// changes checks the sources of the changes that the job follows.
 type changes struct{ *planner }
 
-// oplogWindow checks that the oplog has the start position, and how far back it goes.
+// oplogWindow checks that the oplog has the start position, and how far back it reaches.
 func (p changes) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
 	}
-	oldest, newest, err := p.window(ctx)
+	oldest, newest, err := p.Window(ctx)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -44,7 +42,7 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and "+
 			"--on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && p.full(ctx):
+	case p.WarnWindow > 0 && have < p.WarnWindow && p.Full(ctx):
 		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
@@ -53,23 +51,10 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	return nil
 }
 
-func (p changes) window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
-	if p.Shards != nil {
-		return p.Shards.Window(ctx)
-	}
-	return oplog.Window(ctx, p.Source)
-}
-
-func (p changes) full(ctx context.Context) bool {
-	if p.Shards != nil {
-		return p.Shards.Full(ctx)
-	}
-	return oplog.Full(ctx, p.Source)
-}
-
-// spool checks the directory for changes that the oplog may lose during a copy.
+// spool checks the directory for changes that the oplog may lose during the copy.
 func (p changes) spool(context.Context) error {
-	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
+	over := p.plan.Resumes && p.plan.ResumePhase != state.PhaseIndexing && p.plan.ResumePhase.AfterCopy()
+	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || over {
 		return nil
 	}
 	dir, free, want, enabled, err := p.Spool.Check()
@@ -86,10 +71,4 @@ func (p changes) spool(context.Context) error {
 		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}
 	return nil
-}
-
-// spooled reports whether the job no longer writes to the spool.
-func (p changes) spooled() bool {
-	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing,
-		state.PhaseFinalized}, p.plan.ResumePhase)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/users"
 )
 
-// content checks the collections to copy, and those that the target has.
 type content struct{ *planner }
 
 func (p content) collections(ctx context.Context) error {
@@ -39,7 +39,7 @@ func (p content) collections(ctx context.Context) error {
 	return p.building(ctx, colls)
 }
 
-// building warns of index builds under way on the source, which the target gets after their end.
+// building warns of index builds on the source, which the target gets after their end.
 func (p content) building(ctx context.Context, colls []schema.Collection) error {
 	if p.Shards != nil { // each shard builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
@@ -64,7 +64,6 @@ func (p content) building(ctx context.Context, colls []schema.Collection) error 
 	return nil
 }
 
-// omissions warns of namespaces and options that the rules choose and the job cannot copy.
 func (p content) omissions(context.Context) error {
 	const most = 100
 	list, err := p.seen.omissions()
@@ -127,5 +126,48 @@ func (p content) room(context.Context) error {
 		return nil
 	}
 	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.Bytes(free), humanize.Bytes(uint64(p.data)))
+	return nil
+}
+
+type accounts struct{ *planner }
+
+// users lists users and roles, and those that differ on the target.
+func (p accounts) users(ctx context.Context) error {
+	if !p.Users || p.plan.Checks.Failed() { // perhaps for missing rights, which the check of privileges names
+		return nil
+	}
+	if p.Source.Info.Kind == mongo.KindSharded || p.Target.Info.Kind == mongo.KindSharded {
+		p.add(Fail, "users", "leave --users out", "users and roles are copied between replica sets only")
+		return nil
+	}
+	want, have, err := users.Both(ctx, p.Source, p.Target, p.Rules)
+	switch {
+	case mongo.Classify(err) == mongo.ClassRetry:
+		return err
+	case err != nil:
+		p.add(Fail, "users", mongo.HintOf(err), "%v", err)
+		return nil
+	}
+	own := users.Own{}
+	for _, u := range p.job.Users {
+		own[u.ID] = append(own[u.ID], u.Sum)
+	}
+	p.plan.Users = want.Names()
+	c := users.Plan(want, have, own)
+	put, drop := c.Counts()
+	text := fmt.Sprintf("%d users and roles are written, %d removed, %d are there", put, drop,
+		len(want)-put-len(c.Foreign))
+	if put > 0 {
+		text += ": " + c.Text()
+	}
+	p.ok("users", "%s", text)
+	if len(c.Foreign) > 0 {
+		var names []string
+		for _, d := range c.Foreign {
+			names = append(names, d.NS+" ("+d.What+")")
+		}
+		p.add(Warn, "users", "remove them on the target to get the source's",
+			"the target has others of the same names, and keeps them: %s", some(names, ", "))
+	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// seen has the answers of both sides with their errors. The checks know which of them matter.
+// seen has the answers of both sides with their errors. The checks decide which matter.
 type seen struct {
 	job                        func() (job state.Job, found bool, err error)
 	others                     func() ([]state.Job, error)
@@ -32,7 +32,6 @@ type seen struct {
 	disk                       func() (bson.Raw, error)
 }
 
-// sharding has the desired and the present sharding of collections on the target.
 type sharding struct {
 	wishes map[string]placing.Wish   // by names of the source
 	have   map[string]placing.Entry  // by names of the target
@@ -42,10 +41,8 @@ type sharding struct {
 	silent []string                  // routers that do not answer
 }
 
-// asker queries both sides for the checks.
 type asker struct{ *planner }
 
-// look sends all independent queries at once, because each one takes a round trip.
 func (p asker) look(ctx context.Context) error {
 	var g errgroup.Group
 	s := &p.seen
@@ -86,7 +83,7 @@ func (p asker) look(ctx context.Context) error {
 		}
 		return colls, err
 	})
-	s.sharding = ask(&g, func() (sharding, error) { return p.wished(ctx, <-have) })
+	s.sharding = ask(&g, func() (sharding, error) { return p.desired(ctx, <-have) })
 	s.existing = ask(&g, func() (map[string]int64, error) {
 		var targets []string
 		for _, c := range <-have {
@@ -108,7 +105,6 @@ func (p asker) look(ctx context.Context) error {
 	return mongo.Wrap(ctx.Err(), "precheck")
 }
 
-// leftovers returns collections of an earlier run of the job that --on-existing drop drops too.
 func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	job, found, err := p.Store.Reload(ctx)
 	if err != nil || !found || job.Shares() {
@@ -117,8 +113,8 @@ func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	return Leftovers(ctx, p.Store, p.Rules)
 }
 
-// Leftovers returns the target namespaces that an earlier run of the job has made, and that the
-// rules still map from the same source.
+// Leftovers returns target namespaces that an earlier run of the job created, and that the rules
+// still map from the same source.
 func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (out []string, err error) {
 	colls, err := store.LoadCatalog(ctx)
 	for _, m := range colls {
@@ -129,8 +125,7 @@ func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (
 	return out, err
 }
 
-// wished reads the desired and the present sharding of the collections of a plan.
-func (p asker) wished(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
+func (p asker) desired(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
 	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
 		return s, nil
 	}
@@ -159,10 +154,14 @@ func (p asker) wished(ctx context.Context, colls []schema.Collection) (s shardin
 		return s, err
 	}
 	s.silent = p.silentRouters(ctx)
-	return s, p.zonesOf(ctx, &s, targets)
+	if p.Source.Info.Kind == mongo.KindSharded {
+		if s.zones, err = placing.Zones(ctx, p.Target, targets); err == nil {
+			s.from, err = placing.Shards(ctx, p.Source)
+		}
+	}
+	return s, err
 }
 
-// silentRouters returns the routers of the target that do not answer.
 func (p asker) silentRouters(ctx context.Context) (silent []string) {
 	_, list, _ := strings.Cut(p.Target.Address(), "mongodb://")
 	hosts := strings.Split(list, ",")
@@ -188,19 +187,7 @@ func (p asker) silentRouters(ctx context.Context) (silent []string) {
 	return silent
 }
 
-// zonesOf reads the zones of both sides.
-func (p asker) zonesOf(ctx context.Context, s *sharding, targets []string) (err error) {
-	if p.Source.Info.Kind != mongo.KindSharded {
-		return nil
-	}
-	if s.zones, err = placing.Zones(ctx, p.Target, targets); err != nil {
-		return err
-	}
-	s.from, err = placing.Shards(ctx, p.Source)
-	return err
-}
-
-// ask runs question in a goroutine of g. The function that it returns is valid after g.Wait.
+// ask runs question in a goroutine of g. The returned function is valid after g.Wait.
 func ask[T any](g *errgroup.Group, question func() (T, error)) func() (T, error) {
 	var answer T
 	var err error

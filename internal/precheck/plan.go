@@ -25,16 +25,16 @@ type Plan struct {
 	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
 	Target      string      `json:"target"`
 	TargetInfo  string      `json:"targetInfo"`
-	// Finalized is the time when the job was finalized, TargetPosition the target's position
-	// then; there is nothing to do.
+	// Finalized is when the job was finalized, TargetPosition the target's position then: nothing
+	// is left to do.
 	Finalized      *time.Time   `json:"finalized,omitempty"`
 	TargetPosition string       `json:"targetPosition,omitempty"`
 	Collections    []Collection `json:"collections"`
-	// Rules has the effects of the rules on a random sample of documents.
+	// Rules are the effects of the rules on a random sample of documents.
 	Rules []transform.Effect `json:"rules,omitempty"`
-	// LeftOut has namespaces and options that the rules choose and the job cannot copy.
+	// LeftOut are namespaces and options that the rules choose and the job cannot copy.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Users has the users and roles that the job copies: "role shop.reader", "user shop.ada".
+	// Users are the users and roles that the job copies: "role shop.reader", "user shop.ada".
 	Users  []string `json:"users,omitempty"`
 	Checks List     `json:"checks"`
 }
@@ -84,28 +84,31 @@ type Input struct {
 
 	// Router opens one of the target's routers.
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
-	// ReadFrom is the first change that a stored job still needs.
+	// Window returns the oldest and the newest position of the source's oplogs, Full whether one of
+	// them drops entries.
+	Window func(ctx context.Context) (oldest, newest mongo.OpTime, err error)
+	Full   func(ctx context.Context) bool
+	// ReadFrom returns the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
-	// CheckShards returns an error where the address of a shard was given that neither the
-	// source has nor a stored job reads; nil where the source has no shards.
+	// CheckShards fails for a given address of a shard that neither the source has nor a stored job
+	// reads; nil if the source has no shards.
 	CheckShards func(state.Job) error
 	// Spool may hold, or is to hold, changes that the oplog has lost.
 	Spool *oplog.Spooler
 }
 
-// planner collects a plan's checks. Each subject has its own type.
 type planner struct {
 	Input
 	seen seen
 	plan *Plan
 	job  state.Job // the earlier checkpoint, if any
 	data int64     // bytes to copy
-	// unread means that no member of the source matches the read preference now.
+	// unread means that no member of the source matches the read preference.
 	unread bool
 }
 
-// Make reads both sides and returns the plan of the job with its checks. It writes nothing. An error
-// means that a side cannot be read.
+// Make reads both sides and returns the plan of the job with its checks. It writes nothing. It
+// fails if a side cannot be read.
 func Make(ctx context.Context, in Input) (*Plan, error) {
 	p := &planner{Input: in, plan: &Plan{
 		Job: in.Job, Mode: in.Mode, Source: in.Source.Address(), SourceInfo: describe(in.Source.Info),
@@ -150,7 +153,6 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	return p.plan, nil
 }
 
-// steps returns the checks, in order.
 func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
@@ -181,28 +183,24 @@ func (p *planner) add(level Level, name, hint, format string, args ...any) {
 
 func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", format, args...) }
 
-// copied reports that the job has made the target collections itself.
+// copied reports whether the job itself has created the target collections.
 func (p *planner) copied() bool {
 	return p.plan.Resumes && p.plan.ResumePhase != state.PhaseCatalog
 }
 
-// onExisting returns the policy for existing target collections.
 func (p *planner) onExisting() state.OnExisting { return p.OnExisting.Or(p.job.OnExisting) }
 
-// exists reports whether the target has a collection, from before the job or made by it.
 func (p *planner) exists(target string) bool {
 	have, err := p.seen.existing()
 	_, there := have[target]
 	return err == nil && there
 }
 
-// some joins the first five items.
 func some(all []string, sep string) string {
 	const most = 5
 	return strings.Join(all[:min(most, len(all))], sep)
 }
 
-// didYouMean adds a suggested name, if there is one, to a hint.
 func didYouMean(best, hint string) string {
 	if best == "" {
 		return hint

@@ -32,10 +32,9 @@ type Check struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// checkExisting is the name of the check of existing target collections.
 const checkExisting = "target collections"
 
-// Skips returns the settings that let a failed check pass: those that its hint names.
+// Skips returns the settings that let a failed check pass: those in its hint.
 func (c Check) Skips() []string {
 	if c.Level != Fail {
 		return nil

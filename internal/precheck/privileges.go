@@ -6,48 +6,46 @@ import (
 	"slices"
 	"strings"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
-// What a job does, found by taking each action away (test/access).
+// The actions of a job, found by taking each away (test/access).
 const (
-	// readActions are needed on what holds a collection's documents on the source.
+	// readActions are needed on the documents of a source collection.
 	readActions = listActions + " find"
 	// listActions suffice where no documents are copied.
 	listActions = "listIndexes collStats"
-	// writeActions are needed on a collection of the target, for what it may become
-	// too. A view needs the creation, change and drop alone.
+	// writeActions are needed on a target collection, also for what it may become.
 	writeActions = documentActions + " " + makeActions
 	// documentActions are needed for documents, makeActions where none are copied.
 	documentActions = "insert update remove bypassDocumentValidation"
 	makeActions     = "find createCollection convertToCapped collMod dropCollection createIndex dropIndex listIndexes " +
 		"collStats"
 	viewActions = "createCollection collMod dropCollection"
-	// seriesActions are needed on a time-series collection, bucketActions on its
-	// buckets.
+	// seriesActions are needed on a time-series collection, bucketActions on its buckets.
 	seriesActions     = viewActions + " dropIndex"
 	bucketActions     = documentActions + " " + makeBucketActions
 	makeBucketActions = "find createIndex listIndexes collStats"
-	// makeSystemJSActions are those where no documents are copied.
+	// makeSystemJSActions are needed where no documents are copied.
 	systemJSActions     = documentActions + " find listIndexes collStats"
 	makeSystemJSActions = "find createCollection listIndexes collStats"
 )
 
-// On a sharded target routers are asked where collections are, and those that are sharded
-// are placed, and kept from the balancer.
+// A sharded target's routers are asked where collections are. Sharded collections are placed, and
+// kept from the balancer.
 const (
 	routedActions  = "find"
 	shardActions   = "enableSharding splitChunk moveChunk"
 	balanceActions = "find update"
 )
 
-// access checks what the users of both sides may do.
 type access struct{ *planner }
 
-// privileges checks that the users may do what the job will do.
 func (p access) privileges(context.Context) error {
 	if err := p.report("source", p.seen.sourceGrants, p.sourceNeeds); err != nil {
 		return err
@@ -67,7 +65,7 @@ func (p access) privileges(context.Context) error {
 	return p.report("target", p.seen.targetGrants, p.targetNeeds)
 }
 
-// rolesHint names the built-in roles that suffice (docs/reference/privileges.md).
+// rolesHint names sufficient built-in roles (docs/reference/privileges.md).
 func (p access) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
 	switch {
@@ -84,12 +82,11 @@ func (p access) rolesHint(side string) string {
 		roles)
 }
 
-// sourceNeeds and targetNeeds collect what is lacking for what there is, and
-// for what may be created later.
+// sourceNeeds and targetNeeds collect what is missing now, and for what may be created later.
 func (p access) sourceNeeds(now, later *needs) {
 	only := p.Mode == state.ModeStructure // no documents are copied
-	// Without listDatabases the server leaves out databases that the user may not read, and
-	// nobody would notice. Collections are copied by UUID.
+	// Without listDatabases the server silently leaves out databases that the user may not read.
+	// Collections are copied by UUID.
 	actions := "useUUID listDatabases"
 	if only {
 		actions = "listDatabases"
@@ -119,7 +116,6 @@ func (p access) sourceNeeds(now, later *needs) {
 	}
 }
 
-// accountNeeds are the rights to read users and roles.
 func (p access) accountNeeds(now *needs) {
 	if p.Users {
 		now.on("admin.system.users", "find")
@@ -127,14 +123,12 @@ func (p access) accountNeeds(now *needs) {
 	}
 }
 
-// toShard reports a collection that is to be sharded on the target, whose keys are sampled where no
-// documents are copied: of a sharded source on its shards.
+// toShard reports collections to be sharded, whose keys are sampled in any mode.
 func (p access) toShard(c Collection) bool {
 	s, _ := p.seen.sharding()
 	return s.wishes[c.Source].Key != nil
 }
 
-// routedNeeds are those on what routers of a sharded source are asked for.
 func (p access) routedNeeds(now *needs) {
 	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
 		now.on("config."+name, "find")
@@ -144,7 +138,7 @@ func (p access) routedNeeds(now *needs) {
 	}
 }
 
-// configNeeds are those on the config servers, which tell before 6.0 who owned what.
+// configNeeds are those on the config servers, which record who owned what before 6.0.
 func (p access) configNeeds(now, _ *needs) {
 	now.on("local.oplog.rs", "find")
 	for _, name := range []string{"databases", "collections", "chunks", "changelog"} {
@@ -152,8 +146,7 @@ func (p access) configNeeds(now, _ *needs) {
 	}
 }
 
-// shardNeeds are those on each shard of a sharded source, whose documents and oplog are
-// read there.
+// shardNeeds are those on each shard of a sharded source, for its documents and oplog.
 func (p access) shardNeeds(now, later *needs) {
 	only := p.Mode == state.ModeStructure // no documents are copied
 	if !only {
@@ -174,7 +167,6 @@ func (p access) shardNeeds(now, later *needs) {
 	}
 }
 
-// shardedNeeds are those on a sharded target.
 func (p access) shardedNeeds(now *needs) {
 	if p.Target.Info.Kind != mongo.KindSharded {
 		return
@@ -194,7 +186,6 @@ func (p access) shardedNeeds(now *needs) {
 	p.zoneNeeds(now, s)
 }
 
-// zoneNeeds are the rights to set zones.
 func (p access) zoneNeeds(now *needs, s sharding) {
 	if now.have.may("enableSharding", onCluster) {
 		return
@@ -251,15 +242,13 @@ func (p access) targetNeeds(now, later *needs) {
 	}
 }
 
-// laterSeries looks at a time-series collection that might be created.
 func (p access) laterSeries(later *needs, c *mongo.Cluster, db, actions string) {
 	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
 		later.on(db+"."+mongo.BucketsPrefix+probe, actions)
 	}
 }
 
-// report turns what is missing on a side into checks: for what there is a
-// failure, for what there may be a warning.
+// report adds a failure for what is missing now, a warning for what may come.
 func (p access) report(side string, granted func() (grants, error), look func(now, later *needs)) error {
 	have, err := granted()
 	if err != nil {
@@ -279,7 +268,7 @@ func (p access) report(side string, granted func() (grants, error), look func(no
 	return nil
 }
 
-// unauthorized notes that a side refused even to be looked at.
+// unauthorized notes that a side refused to be read at all.
 func (p access) unauthorized(err error) {
 	side := "source"
 	if strings.Contains(err.Error(), p.Target.Address()) || strings.Contains(err.Error(), "job "+p.Job) {
@@ -289,14 +278,13 @@ func (p access) unauthorized(err error) {
 	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
 }
 
-// needs collects what a user must be allowed to do, and is not.
 type needs struct {
 	have  grants
 	lacks []string
 	seen  map[string]bool
 }
 
-// on takes the actions that are needed on a namespace, separated by spaces.
+// on adds the actions needed on a namespace, separated by spaces.
 func (n *needs) on(ns, actions string) {
 	missing := slices.DeleteFunc(strings.Fields(actions), func(a string) bool { return n.have.may(a, ns) })
 	if len(missing) == 0 || n.seen[ns] {
@@ -306,13 +294,12 @@ func (n *needs) on(ns, actions string) {
 	n.lacks = append(n.lacks, strings.Join(missing, ", ")+" on "+ns)
 }
 
-// also takes actions that are needed on a namespace beside others.
+// also adds actions needed on a namespace beside others.
 func (n *needs) also(ns, actions string) {
 	n.on(ns, actions)
 	delete(n.seen, ns)
 }
 
-// text names the first of what is missing.
 func (n *needs) text() string {
 	const most = 4
 	text := "the user lacks " + strings.Join(n.lacks[:min(most, len(n.lacks))], "; ")
@@ -322,8 +309,74 @@ func (n *needs) text() string {
 	return text
 }
 
-// probe is the name of a collection that might be created while the job runs.
 const probe = "millrace-probe"
 
-// dataNS is the namespace that holds a collection's documents.
 func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }
+
+// privilege is an entry of connectionStatus' authenticatedUserPrivileges.
+type privilege struct {
+	Resource struct {
+		DB         *string `bson:"db"`
+		Collection *string `bson:"collection"`
+		Buckets    *string `bson:"system_buckets"` // of time-series collections
+		Cluster    bool    `bson:"cluster"`
+		Any        bool    `bson:"anyResource"`
+	} `bson:"resource"`
+	Actions []string `bson:"actions"`
+}
+
+// onCluster stands for the cluster instead of a namespace.
+const onCluster = "the cluster"
+
+// covers reports whether the privilege's resource includes a namespace, or is the cluster. A
+// database does not include system collections: buckets of time series have their own resource,
+// others must be named.
+func (p privilege) covers(ns string) bool {
+	r := p.Resource
+	if r.Any || ns == onCluster {
+		return r.Any || r.Cluster
+	}
+	db, coll := mongo.SplitNS(ns)
+	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok && r.Buckets != nil {
+		return orAny(r.DB, db) && orAny(r.Buckets, series)
+	}
+	if r.Collection == nil || r.DB == nil {
+		return false
+	}
+	system := strings.HasPrefix(coll, "system.")
+	if *r.DB == "" && *r.Collection == "" && (db == "local" || db == "config") {
+		return false
+	}
+	return orAny(r.DB, db) && (*r.Collection == coll || *r.Collection == "" && !system)
+}
+
+func orAny(have *string, want string) bool { return have == nil || *have == "" || *have == want }
+
+// grants are nil without access control.
+type grants []privilege
+
+func (g grants) may(action, ns string) bool {
+	return g == nil || slices.ContainsFunc(g, func(p privilege) bool {
+		return p.covers(ns) && (slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction"))
+	})
+}
+
+func grantsOf(ctx context.Context, c *mongo.Cluster) (grants, error) {
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}})
+	var status struct {
+		AuthInfo struct {
+			Users      []bson.Raw `bson:"authenticatedUsers"`
+			Privileges grants     `bson:"authenticatedUserPrivileges"`
+		} `bson:"authInfo"`
+	}
+	if err == nil {
+		err = bson.Unmarshal(raw, &status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the user's privileges on %s: %w", c.Address(), err)
+	}
+	if len(status.AuthInfo.Users) == 0 {
+		return nil, nil // no authentication: where it is required, connecting would have failed
+	}
+	return append(grants{}, status.AuthInfo.Privileges...), nil
+}

@@ -18,11 +18,10 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// rules checks what the rules match, and what they make of collections.
 type rules struct{ *planner }
 
-// names looks for rules that match nothing, for they may be mistyped. A job that
-// has begun goes on whatever was dropped since.
+// names checks for rules that match nothing: they may be mistyped. A job that has begun goes on
+// whatever was dropped since.
 func (p rules) names(ctx context.Context) error {
 	if p.copied() {
 		return nil
@@ -42,8 +41,7 @@ func (p rules) names(ctx context.Context) error {
 	return nil
 }
 
-// cases compares the names of databases that the job makes with each other and with the
-// target's: a server has no two that differ in case only.
+// cases checks for databases of the target whose names differ in case only, which servers refuse.
 func (p rules) cases(context.Context) error {
 	have, err := p.seen.databases()
 	if err != nil || p.copied() {
@@ -56,8 +54,8 @@ func (p rules) cases(context.Context) error {
 	return nil
 }
 
-// caseClashes says which databases of the target would differ in case only. have are
-// those that it has.
+// caseClashes describes databases of the target that would differ in case only. have are its
+// present ones.
 func caseClashes(colls []Collection, have []string) (out []string) {
 	by := map[string]string{}
 	for _, db := range have {
@@ -84,7 +82,6 @@ func caseClashes(colls []Collection, have []string) (out []string) {
 	return out
 }
 
-// unused reports rules that match none of the source's names.
 func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 	for _, r := range rules {
 		level, hint := Warn, ""
@@ -97,8 +94,6 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 	return out
 }
 
-// meant is what a mistyped pattern or name most likely means: a database where it
-// is of an entire one.
 func meant(text string, names []string) string {
 	db, coll := mongo.SplitNS(text)
 	if coll != "" && coll != "*" {
@@ -116,7 +111,7 @@ func meant(text string, names []string) string {
 	return best
 }
 
-// Sample is how many of some documents, drawn at random, a filter keeps.
+// Sample is how many of some random documents a filter keeps.
 type Sample struct {
 	Docs int64 `json:"docs"`
 	Kept int64 `json:"kept"`
@@ -124,13 +119,12 @@ type Sample struct {
 
 const (
 	sampleDocs = 1000
-	// mostSampled bounds the collections of which documents are drawn, those that are
-	// listed first.
+	// mostSampled bounds the collections that are sampled, in order.
 	mostSampled = 20
 )
 
-// filters looks whether collections can be filtered, and operations be skipped, as the
-// rules want it, and how much a filter leaves of them.
+// filters checks whether collections can be filtered, and operations skipped, by the rules, and how
+// much a filter keeps.
 func (p rules) filters(ctx context.Context) error {
 	colls, err := p.seen.collections()
 	if err != nil {
@@ -187,8 +181,7 @@ func (p rules) filters(ctx context.Context) error {
 	return nil
 }
 
-// comesLater reports a collection that a stored job does not have. If its changes bring it, they
-// are checked then; rules may leave out what made it.
+// comesLater reports a collection that the stored job lacks: its changes bring and check it.
 func (p rules) comesLater(c schema.Collection) (bool, error) {
 	if !p.copied() || p.seen.names == nil {
 		return false, nil
@@ -202,7 +195,6 @@ func (p rules) comesLater(c schema.Collection) (bool, error) {
 	return !known || one.Gone || other, nil
 }
 
-// effect notes what a rule does to documents that it is not meant for.
 func (p rules) effect(e transform.Effect) {
 	if e.Failed > 0 {
 		p.add(Warn, "fields",
@@ -218,13 +210,12 @@ func (p rules) effect(e transform.Effect) {
 	}
 }
 
-// filterable notes why a collection cannot be filtered, if it cannot.
 func (p rules) filterable(c schema.Collection, keep *query.Query) bool {
 	if err := schema.CheckFilter(c, p.Rules); err != nil {
 		p.add(Fail, "filters", mongo.HintOf(err), "%v", err)
 		return false
 	}
-	// Servers before 5.0 find others by a $mod of decimals, NaN and large numbers.
+	// Servers before 5.0 evaluate $mod of decimals, NaN and large numbers differently.
 	if keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
 		p.add(Fail, "filters", "use another condition than $mod",
 			"%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)

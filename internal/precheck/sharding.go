@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,10 +15,9 @@ import (
 	"github.com/millrace/millrace/internal/suggest"
 )
 
-// sharder checks by which keys the target's collections are sharded.
 type sharder struct{ *planner }
 
-// sharding checks by which keys the target's collections are to be sharded.
+// sharding checks the shard keys of the target's collections.
 func (p sharder) sharding(ctx context.Context) error {
 	if p.Wishes == nil || p.unread {
 		return nil
@@ -66,7 +66,6 @@ func (p sharder) sharding(ctx context.Context) error {
 	return nil
 }
 
-// ruled looks at rules that name nothing, or what cannot be sharded.
 func (p sharder) ruled(ctx context.Context, rules []string) error {
 	kinds := map[string]string{}
 	colls, err := p.seen.collections()
@@ -109,7 +108,6 @@ func (p sharder) ruled(ctx context.Context, rules []string) error {
 	return nil
 }
 
-// unmatchedShard checks a rule of a collection that is not copied.
 func unmatchedShard(ns string, names []string, allowed bool) Check {
 	if slices.Contains(names, ns) {
 		return Check{Level: Warn, Name: "sharding",
@@ -120,7 +118,7 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 		Hint: didYouMean(suggest.Name(ns, names), hint)}
 }
 
-// keysMapped checks whether rules leave the fields of a shard key as they are.
+// keysMapped checks that rules leave the fields of a shard key alone.
 func (p sharder) keysMapped(c schema.Collection, s sharding) {
 	var keys []string
 	for _, key := range []bson.Raw{s.wishes[c.NS].Key, s.have[p.Rules.Target(c.NS)].Key} {
@@ -134,8 +132,7 @@ func (p sharder) keysMapped(c schema.Collection, s sharding) {
 	}
 }
 
-// sameCluster looks whether all routers of the target answer, and whether the source is a
-// part of its cluster.
+// sameCluster checks that all routers answer, and that the source is no shard of the target.
 func (p sharder) sameCluster(s sharding) {
 	if len(s.silent) > 0 {
 		p.add(Warn, "target", "", "these routers do not answer: %s", strings.Join(s.silent, ", "))
@@ -147,7 +144,6 @@ func (p sharder) sameCluster(s sharding) {
 	}
 }
 
-// shard checks one collection, and says by which key it is to be sharded.
 func (p sharder) shard(c schema.Collection, s sharding) string {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Why != "" {
@@ -165,8 +161,9 @@ func (p sharder) shard(c schema.Collection, s sharding) string {
 	}
 	key := w.Key
 	if exists || sharded {
-		if sharded && (w.Key == nil && !ruledOut(p.Wishes.Rules, c.NS) || placing.SameKey(e.Key, w.Key)) ||
-			!sharded && w.Key == nil {
+		rule, ruled := p.Wishes.Rules.Of(c.NS)
+		kept := w.Key == nil && (!ruled || rule != nil) // no rule keeps it unsharded
+		if sharded && (kept || placing.SameKey(e.Key, w.Key)) || !sharded && w.Key == nil {
 			p.unfit(c, e.Key, "drop it on the source, or shard the target's collection by another key")
 			return ""
 		}
@@ -189,14 +186,8 @@ func (p sharder) shard(c schema.Collection, s sharding) string {
 	return target + " by " + placing.KeyText(key)
 }
 
-// ruledOut reports a rule that keeps a collection unsharded.
-func ruledOut(rules placing.Rules, ns string) bool {
-	key, ok := rules.Of(ns)
-	return ok && key == nil
-}
-
-// unfit names the unique indexes that a sharded collection cannot have: servers keep
-// them on each shard, so that they have to begin with its key.
+// unfit reports unique indexes that a sharded collection cannot have: they must begin with its
+// shard key.
 func (p sharder) unfit(c schema.Collection, key bson.Raw, hint string) {
 	if key == nil {
 		return
@@ -211,5 +202,134 @@ func (p sharder) unfit(c schema.Collection, key bson.Raw, hint string) {
 		p.add(Fail, "sharding", hint,
 			"%s cannot have its unique indexes when it is sharded by %s, with which a unique index has to begin: %s",
 			c.NS, placing.KeyText(key), strings.Join(names, ", "))
+	}
+}
+
+type zoner struct{ *planner }
+
+func (p zoner) zones(colls []schema.Collection, s sharding) {
+	if p.Source.Info.Kind != mongo.KindSharded {
+		if len(p.Wishes.Zones.Names()) > 0 {
+			p.add(Fail, "zones", "leave --zone out", "the source is no sharded cluster, so that it has no zones")
+		}
+		return
+	}
+	p.zoneShards(s)
+	used := map[string][]string{} // collections, by zone
+	for _, c := range colls {
+		for _, tag := range p.zonesFor(c, s) {
+			used[tag] = append(used[tag], c.NS)
+		}
+	}
+	var texts []string
+	for _, tag := range slices.Sorted(maps.Keys(used)) {
+		if text := p.zone(tag, used[tag], s); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	p.zoneRules(colls, s)
+	if len(texts) > 0 {
+		p.ok("zones", "the target's shards are in these zones: %s", strings.Join(texts, "; "))
+	}
+}
+
+func (p zoner) zoneShards(s sharding) {
+	var names []string
+	for _, one := range s.shards {
+		if !one.Draining {
+			names = append(names, one.Name)
+		}
+	}
+	for _, zone := range p.Wishes.Zones.Names() {
+		listed, _ := p.Wishes.Zones.Of(zone)
+		for _, shard := range listed {
+			if slices.Contains(names, shard) {
+				continue
+			}
+			hint := didYouMean(suggest.Name(shard, names), "the target has "+strings.Join(names, ", "))
+			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone,
+				strings.Join(listed, ","), shard)
+		}
+	}
+}
+
+func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
+	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
+	if w.Unzoned {
+		p.add(Warn, "zones", "make zones for it on the target, with its key",
+			"%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS,
+			placing.KeyText(w.Key))
+	}
+	drops := p.onExisting() == state.ExistingDrop
+	have := s.zones[target]
+	if _, sharded := s.have[target]; sharded && drops {
+		have = nil // they are dropped with it
+	}
+	if p.copied() || len(have) == 0 && (drops || !p.exists(target)) {
+		for _, z := range w.Zones {
+			if !slices.Contains(tags, z.Tag) {
+				tags = append(tags, z.Tag)
+			}
+		}
+		return tags
+	}
+	if w.Key != nil && !placing.SameZones(w.Zones, have) {
+		p.add(Warn, "zones", "set them there with updateZoneKeyRange",
+			"the zones that the target has for %s stay as they are: %s, not %s", target, placing.ZonesText(have),
+			placing.ZonesText(w.Zones))
+	}
+	return nil
+}
+
+func (p zoner) zone(tag string, colls []string, s sharding) string {
+	j := placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards)
+	if len(j.Has)+len(j.Add) == 0 {
+		level := Fail
+		if p.copied() { // finalize reports it
+			level = Warn
+		}
+		var names []string
+		for _, one := range s.from {
+			if slices.Contains(one.Zones, tag) {
+				names = append(names, one.Name)
+			}
+		}
+		p.add(level, "zones", placing.ZoneHint(tag), "zone %s of %s has no shard on the target; on the source it has %s", tag,
+			some(colls, ", "), strings.Join(names, ", "))
+		return ""
+	}
+	text := tag + " has " + strings.Join(append(slices.Clone(j.Has), j.Add...), ", ")
+	if len(j.Add) > 0 {
+		why := " is added"
+		if len(j.Add) > 1 {
+			why = " are added"
+		}
+		if j.ByName {
+			why += " for the name that the source's shard has"
+		}
+		text += " (" + strings.Join(j.Add, ", ") + why + ")"
+	}
+	return text
+}
+
+func (p zoner) zoneRules(colls []schema.Collection, s sharding) {
+	known := map[string]bool{}
+	for _, one := range s.from {
+		for _, tag := range one.Zones {
+			known[tag] = true
+		}
+	}
+	for _, c := range colls {
+		for _, z := range s.wishes[c.NS].Zones {
+			known[z.Tag] = true
+		}
+	}
+	for _, tag := range p.Wishes.Zones.Names() {
+		if known[tag] {
+			continue
+		}
+		level, hint := unmatched(p.AllowMissing || p.copied())
+		hint = didYouMean(suggest.Name(tag, slices.Sorted(maps.Keys(known))), hint)
+		p.add(level, "zones", hint, "--zone %s matches no zone of the source", tag)
 	}
 }

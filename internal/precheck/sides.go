@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// sides checks what both deployments are, and whether they can be read and written.
 type sides struct{ *planner }
 
-// complete checks that each side is one complete deployment: of a part of one, much
-// would be missing, and nothing would report it.
+// complete checks that each side is a complete deployment: otherwise much would be missing
+// silently.
 func (p sides) complete(ctx context.Context) error {
 	sides := []struct {
 		name    string
@@ -52,7 +52,6 @@ func (p sides) complete(ctx context.Context) error {
 	return nil
 }
 
-// deployments checks the shape of both sides.
 func (p sides) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
 	switch {
@@ -83,7 +82,7 @@ func (p sides) deployments() {
 	}
 	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
-			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
+			"a user may not read the replica set's configuration: only their addresses distinguish the sets")
 	}
 	p.shards()
 	if p.Rules.SkipsAny(stream.OpInsert) && dst.Kind == mongo.KindSharded {
@@ -102,7 +101,6 @@ func (p sides) deployments() {
 	}
 }
 
-// shards checks what is behind a router.
 func (p sides) shards() {
 	if p.Shards == nil {
 		return
@@ -152,28 +150,12 @@ func (p sides) versions() {
 	}
 }
 
-// selectTime is how long a member for the read preference is looked for.
 const selectTime = 10 * time.Second
 
-// members looks whether the source has a member to read for the read preference. A job
-// that has begun waits for one, unless the set has none by its configuration.
+// members checks that the source has a member for the read preference. A job that has begun waits
+// for one, unless the set's configuration has none.
 func (p sides) members(ctx context.Context) error {
-	type side struct {
-		name string
-		*mongo.Cluster
-	}
-	sides := []side{{"the source", p.Source}}
-	if p.Shards != nil {
-		all := p.Shards.Cluster()
-		sides = nil
-		for _, s := range all.Shards {
-			sides = append(sides, side{"shard " + s.Name, s.Cluster})
-		}
-		if config := all.Config(); config != nil {
-			sides = append(sides, side{"the config servers' set", config})
-		}
-	}
-	for _, c := range sides {
+	for _, c := range origin.Parts(p.Source, p.Shards) {
 		if !c.Chooses() {
 			continue
 		}
@@ -185,19 +167,18 @@ func (p sides) members(ctx context.Context) error {
 			continue
 		}
 		if _, none := wire.UnsuitableServers(err); !none || ctx.Err() != nil {
-			return mongo.Wrap(err, "read %s", c.name)
+			return mongo.Wrap(err, "read %s", c.Name)
 		}
 		level, failed := p.unsuited(ctx, c.Cluster)
 		if failed != nil {
 			return failed
 		}
-		p.add(level, "read preference", mongo.HintOf(err), "%s cannot be read: %s", c.name, mongo.Brief(err))
+		p.add(level, "read preference", mongo.HintOf(err), "%s cannot be read: %s", c.Name, mongo.Brief(err))
 		p.unread = true
 	}
 	return nil
 }
 
-// unsuited is what it means that no member of a set suits the read preference now.
 func (p sides) unsuited(ctx context.Context, c *mongo.Cluster) (Level, error) {
 	may, err := c.MayChoose(ctx)
 	if err != nil || !may || p.Restart {

@@ -12,10 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// stored checks what the target keeps of the job, and of the others.
 type stored struct{ *planner }
 
-// resume looks for an earlier checkpoint and whether it can be continued.
 func (p stored) resume(context.Context) error {
 	job, found, err := p.seen.job()
 	if err != nil {
@@ -68,7 +66,6 @@ func (p stored) resume(context.Context) error {
 	return nil
 }
 
-// givenShards checks the names of shards whose addresses were given.
 func (p stored) givenShards(context.Context) error {
 	if p.CheckShards == nil {
 		return nil
@@ -79,7 +76,6 @@ func (p stored) givenShards(context.Context) error {
 	return nil
 }
 
-// history looks whether histories can be kept with the rest of the job's settings.
 func (p stored) history(context.Context) error {
 	if !p.Rules.Histories() {
 		return nil
@@ -89,7 +85,7 @@ func (p stored) history(context.Context) error {
 	src, dst := p.Source.Info, p.Target.Info
 	switch {
 	case src.Kind != mongo.KindReplicaSet:
-		fail(pair, "the source is a %s: which change of a document comes first is told by a replica set alone", src.Kind)
+		fail(pair, "the source is a %s: only a replica set orders the changes of a document", src.Kind)
 	case dst.Kind != mongo.KindReplicaSet:
 		fail(pair, "the target is a %s: histories on one were not tried", dst.Kind)
 	case !dst.Version.AtLeast(4, 4):
@@ -111,8 +107,8 @@ func (p stored) history(context.Context) error {
 	return nil
 }
 
-// rivals checks the other jobs of the target. One that has begun to write goes on
-// beside those that were allowed since.
+// rivals checks the other jobs of the target. A job that has begun to write goes on beside those
+// allowed since.
 func (p stored) rivals(context.Context) error {
 	others, err := p.seen.others()
 	rivals := rivalsAmong(others, p.Rules)
@@ -127,16 +123,15 @@ func (p stored) rivals(context.Context) error {
 	return nil
 }
 
-// Rival is another job with the same target whose rules lead to names that those
-// of this job lead to as well. Until it is finalized they are its own, whether a
-// process runs it or not.
+// Rival is another job with the same target whose rules lead to names of this job's rules. Until it
+// is finalized they are its own, whether it runs or not.
 type Rival struct {
 	state.Job
 	Names string // which, as a pattern
 }
 
-// Rivals finds the rivals of a job, by the rules alone, for both may create
-// collections at any time. certain is as of state.Jobs.LoadOthers.
+// Rivals finds rivals by the rules alone: both jobs may create collections at any time. certain is
+// as in state.Jobs.LoadOthers.
 func Rivals(ctx context.Context, store state.Store, rules *transform.Set, certain bool) ([]Rival, error) {
 	others, err := store.LoadOthers(ctx, certain)
 	return rivalsAmong(others, rules), err
@@ -155,8 +150,8 @@ func rivalsAmong(others []state.Job, rules *transform.Set) (out []Rival) {
 	return out
 }
 
-// Refusal says why a job may not begin beside its rivals, nil if it may: where
-// that is allowed and neither side drops what it meets.
+// Refusal returns an error if a job may not begin beside its rivals. It may where that is allowed
+// and neither side drops collections.
 func Refusal(rivals []Rival, onExisting state.OnExisting, allowed bool) error {
 	for _, r := range rivals {
 		switch drops := onExisting == state.ExistingDrop || r.OnExisting == state.ExistingDrop; {

@@ -21,19 +21,17 @@ const (
 	maxSample  = 4096 // unless that were under two a slice
 	candidates = 8    // earlier bounds that are kept to fall back to
 
-	// sampleable bytes are few enough to be read for a sample. Of a larger
-	// collection the sample stays below 5 % of the documents: above, the server
-	// reads and sorts all of them.
+	// sampleable bytes may be read completely. Above 5 % servers read and sort all documents.
 	sampleable = 16 << 20
 )
 
-// Bound is where one slice ends and the next begins.
+// Bound is the end of one slice and the start of the next.
 type Bound struct {
 	at   bson.Raw
 	back []int64
 }
 
-// Slices are the parts between bounds (ascending), each like the one given.
+// Slices returns the parts between ascending bounds, each like the one given.
 func Slices(like Slice, bounds []Bound) []Slice {
 	plan := make([]Slice, len(bounds)+1)
 	for i := range plan {
@@ -50,11 +48,10 @@ func Slices(like Slice, bounds []Bound) []Slice {
 	return plan
 }
 
-// cutTries is how often a collection is cut again after what passes at once.
 const cutTries = 5
 
-// Cut looks for the bounds of n slices, fewer where the server gives no more. The
-// strategy changes from ByRecord to ByOrder's when the server refuses record order.
+// Cut returns the bounds of n slices, fewer if the server gives no more. It changes the strategy
+// from ByRecord to ByID if the server refuses record order.
 func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy,
 	n int) (bounds []Bound, served Strategy, err error) {
 	if n < 2 || !strategy.Resumable() {
@@ -87,7 +84,6 @@ func (r *Reader) cut(ctx context.Context, c *schema.Collection, strategy Strateg
 	return choose(marks, n), strategy, nil
 }
 
-// choose picks n-1 of the marks, evenly.
 func choose(marks []bson.Raw, n int) []Bound {
 	n = min(n, len(marks)+1)
 	var out []Bound
@@ -104,8 +100,8 @@ func choose(marks []bson.Raw, n int) []Bound {
 	return out
 }
 
-// Rejoin joins slices in record order where the document at the bound between them is
-// not there any more, or not owned. A slice ends exactly at a document that is there.
+// Rejoin joins slices in record order if the document at the bound between them is gone, or not
+// owned: a slice ends exactly at a document.
 func (r *Reader) Rejoin(ctx context.Context, c *schema.Collection, parts []Slice) ([]Slice, error) {
 	var ids []bson.RawValue
 	for _, s := range parts {
@@ -135,7 +131,6 @@ func (r *Reader) Rejoin(ctx context.Context, c *schema.Collection, parts []Slice
 	return out, nil
 }
 
-// sampleNow samples the collection under the name it has at the moment.
 func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy,
 	size int) ([]bson.RawValue, Strategy, error) {
 	for i := 1; ; i++ {
@@ -164,8 +159,8 @@ func optional(err error) bool {
 	return errors.As(err, &ce) && mongo.Classify(err) == mongo.ClassFatal && ce.Code != mongo.CodeUnauthorized
 }
 
-// Name asks what the collection is called now, for aggregate takes no UUID. It
-// also finds out whether the server takes the strategy.
+// Name returns the present name of the collection: aggregate takes no UUID. It also finds out
+// whether the server takes the strategy.
 func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strategy) (string, error) {
 	cmd := r.Find(c, bson.E{Key: "limit", Value: 1}, bson.E{Key: "projection", Value: idAlone()})
 	if strategy == ByRecord {
@@ -181,8 +176,6 @@ func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strate
 	return name, nil
 }
 
-// sample returns about size random _ids in the order of the _id index. They
-// need not exist when they are used.
 func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, size int) ([]bson.RawValue, error) {
 	if c.Bytes > sampleable {
 		size = int(max(min(int64(size), c.Count/25), 2))
@@ -198,7 +191,8 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
 	}), 0, func(doc []byte) error {
-		if id := bsonraw.IDOf(doc); !excluded(id) {
+		id := bsonraw.IDOf(doc) // servers refuse bounds at the very ends
+		if id.Type != 0 && id.Type != bsoncore.TypeMinKey && id.Type != bsoncore.TypeMaxKey {
 			v := bsonraw.RawValue(id)
 			if len(ids) == 0 || !ids[len(ids)-1].Equal(v) { // equal neighbours are one bound
 				ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
@@ -209,18 +203,13 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 	return ids, err
 }
 
-// excluded are _ids that are no bounds: servers refuse those at the very ends.
-func excluded(id bsoncore.Value) bool {
-	return id.Type == 0 || id.Type == bsoncore.TypeMinKey || id.Type == bsoncore.TypeMaxKey
-}
-
 // locate finds the record ids of the documents that still have these _ids.
 func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.RawValue) (marks []bson.Raw, err error) {
 	const perQuery = 1000 // so that large _ids fit into a command
 	db, _ := mongo.SplitNS(c.DataNS())
 	for part := range slices.Chunk(ids, perQuery) {
-		// A field that the index lacks makes the server take the ids from the documents. An
-		// index of 4.4 and newer returns any NaN as one and the same.
+		// A field that the index lacks makes the server take the _ids from the documents: an index
+		// of 4.4 and newer returns any NaN as the same.
 		err := r.Each(ctx, db, r.Find(c,
 			bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: part}}}}},
 			bson.E{Key: "projection", Value: append(idAlone(), bson.E{Key: "\x01", Value: 1})},
@@ -233,8 +222,8 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 			marks = append(marks, mark(ByRecord, rid, bsonraw.IDOf(doc)))
 			return nil
 		})
-		// An _id that servers no longer store, but have, is none to ask for: it costs
-		// the bounds around it.
+		// An _id that servers have but no longer store cannot be asked for. It costs the bounds
+		// around it.
 		if err != nil && !mongo.IsCode(err, mongo.CodeBadValue) {
 			return nil, err
 		}
@@ -246,7 +235,7 @@ func idAlone() bson.D      { return bson.D{{Key: "_id", Value: 1}} }
 func natural() bson.E      { return bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}} }
 func requestToken() bson.E { return bson.E{Key: "$_requestResumeToken", Value: true} }
 
-// SizeOf reads the size and the count of documents from an answer to collStats.
+// SizeOf returns the size and the number of documents of a collStats reply.
 func SizeOf(stats bson.Raw) (bytes, docs int64) {
 	bytes, _ = stats.Lookup("size").AsInt64OK()
 	if docs, _ = stats.Lookup("count").AsInt64OK(); docs == 0 {

@@ -11,11 +11,11 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// A capped collection goes on while it is read, and order is content. To insert again what the
-// copy has would put it behind newer documents, and in a full collection push others out. So
-// the copy ends at an edge, the document that was the newest at a known position, and the
-// replay begins there. Nothing that the replay inserts is on the target then, and the target
-// never has more than the source had. What the copy misses was deleted since.
+// A capped collection goes on while it is read, and its order is content. To insert again what the
+// copy has would put it behind newer documents, and could push others out of a full collection. So
+// the copy ends at an edge, the newest document at a known position, and the replay begins there.
+// The target then has nothing that the replay inserts, and never more than the source had. What the
+// copy misses was deleted since.
 
 // Edge is the newest document of a capped collection at a position.
 type Edge struct {
@@ -23,24 +23,19 @@ type Edge struct {
 	At     mongo.OpTime
 }
 
-// noRecord is the edge of an empty collection.
 const noRecord = -1 << 63
 
-// newest is the document that a read found to be the newest.
 type newest struct {
 	record int64
 	id     bson.RawValue
 	at     mongo.OpTime // a position at or after that of the read
 }
 
-// edgeTries bounds how often the newest document is read while the source
-// inserts others.
 const edgeTries = 200
 
-// FindEdge reads the newest document until it knows a position, first or a later one, at which
-// it is the newest. It knows it where nothing was inserted between two reads, or where
-// inserted, which may be nil, finds the newest document's insertion. The edge is nil where
-// record ids are no numbers.
+// FindEdge reads the newest document until it knows a position, first or later, at which it is the
+// newest. That is so if nothing was inserted between two reads, or if inserted, which may be nil,
+// finds its insertion. The edge is nil if record ids are no numbers.
 func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime,
 	inserted stream.FindInsertion) (*Edge, error) {
 	was, ok, err := r.newest(ctx, c, first)
@@ -69,7 +64,6 @@ func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo
 	return nil, fmt.Errorf("find the newest document of %s: it changes with each of %d reads", c.NS, edgeTries)
 }
 
-// newest reads the newest document at or after a position.
 func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.OpTime) (n newest, ok bool, err error) {
 	db, _ := mongo.SplitNS(c.DataNS())
 	body, err := r.Command(ctx, db, bson.D{

@@ -12,18 +12,16 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Member is one member in one life of it. Record ids differ between members. A
-// member that was killed, or rolled back, gives other ones to what its files did
-// not hold yet.
+// Member is one member in one life of it. Record ids differ between members. After a kill or a
+// rollback a member gives others to what its files did not hold.
 type Member struct {
 	Node string `bson:"node,omitempty"` // address
 	Life string `bson:"life,omitempty"` // process and rollbacks, "" before 4.4
 }
 
-// MemberOf identifies the member behind a connection. It distinguishes a process of a member
-// from the one before, and the time after a rollback from that before it. For this, 4.4 and
-// newer add a count of rollbacks on request, which needs no privilege (tried on 4.4, 5.0 and
-// 6.0). Servers before 4.4 do not name their process, so they are not read in record order.
+// MemberOf identifies the member behind a connection, its process, and the time since a rollback.
+// For that, 4.4 and newer add a count of rollbacks on request, without any privilege (tried on 4.4,
+// 5.0 and 6.0). Servers before 4.4 do not name their process, so they are not read in record order.
 func MemberOf(ctx context.Context, conn *wire.Conn) (Member, error) {
 	m := Member{Node: conn.Addr()}
 	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
@@ -40,8 +38,7 @@ func MemberOf(ctx context.Context, conn *wire.Conn) (Member, error) {
 	return m, nil
 }
 
-// Lives fails, with an error that passes by itself, when the member behind a
-// connection to its address has begun another life.
+// Lives returns a temporary error if the member behind a connection has begun another life.
 func (m Member) Lives(ctx context.Context, conn *wire.Conn) error {
 	now, err := MemberOf(ctx, conn)
 	if err == nil && now != m {
@@ -50,10 +47,9 @@ func (m Member) Lives(ctx context.Context, conn *wire.Conn) error {
 	return err
 }
 
-// CanResume reports whether stored slices can be gone on with on a member. It has to
-// be the same one in the same life. Record ids are also checked against the
-// documents that were seen at them: a member that was rebuilt under the same
-// address has others.
+// CanResume reports whether a member can continue stored slices. It must be the same one in the
+// same life. Record ids are checked against the documents seen at them: a member rebuilt under the
+// same address has others.
 func (r *Reader) CanResume(ctx context.Context, c *schema.Collection, plan []Slice, m Member) (bool, error) {
 	if plan[0].Strategy != ByRecord {
 		return true, nil
@@ -77,8 +73,6 @@ func (r *Reader) CanResume(ctx context.Context, c *schema.Collection, plan []Sli
 	return len(marks) > 0, nil
 }
 
-// anchors are record ids that unfinished slices depend on, by the _id seen
-// there.
 func anchors(plan []Slice) (want map[string]int64, ids []bson.RawValue) {
 	const enough = 200
 	want = map[string]int64{}

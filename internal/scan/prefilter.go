@@ -8,19 +8,18 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Prefilter has the server leave documents out, where they are read in record order and that
-// pays. What is chosen is for Want.Keep to say all the same.
+// Prefilter lets the server leave documents out, if they are read in record order and that pays.
+// Want.Keep still decides about those that come.
 type Prefilter struct {
-	// Filter finds, on the server, every document that Want.Keep chooses.
+	// Filter finds every document that Want.Keep chooses.
 	Filter bson.Raw
-	// Match says whether the server finds a document. Several goroutines may ask it.
+	// Match reports whether the server finds a document. It is safe for concurrent use.
 	Match func(doc []byte) bool
 }
 
-// prefiltering is a walk's use of a Prefilter. The server is asked for three sorts of
-// documents. First come those of the filter. Then some at random, so that a reply and its
-// resume token never wait for a document that is far away. Last, the document at which the
-// slice ends, so that its end is seen.
+// prefiltering is a walk's use of a Prefilter. It requests the documents of the filter, some at
+// random, and the one at which the slice ends. With the random ones a reply and its resume token
+// never wait for a distant document.
 type prefiltering struct {
 	Prefilter
 	on      bool    // the filter is sent; else all documents come, and are counted
@@ -32,18 +31,10 @@ type prefiltering struct {
 }
 
 const (
-	// trialDocs is how many documents of a reply decide whether the filter is sent.
 	trialDocs = 256
-	// leastRate is the smallest share of random documents.
 	leastRate = 0.005
 )
 
-func newPrefiltering(s *Prefilter, batch int) *prefiltering {
-	span := 8 * float64(batch)
-	return &prefiltering{Prefilter: *s, span: span, rate: max(leastRate, 1/span), most: float64(batch) / 4}
-}
-
-// filter is what the server is asked for of a slice with this upper bound.
 func (s *prefiltering) filter(upper bson.Raw) bson.D {
 	of := bson.A{s.Filter, bson.D{{Key: "$sampleRate", Value: s.rate}}}
 	if len(upper) > 0 {
@@ -52,9 +43,8 @@ func (s *prefiltering) filter(upper bson.Raw) bson.D {
 	return bson.D{{Key: "$or", Value: of}}
 }
 
-// wanted is how many documents to ask for, of at most batch. A find has no end at a
-// record id: what is asked for should just reach it. left is how many record ids are left,
-// 0 for no end.
+// wanted returns how many documents to request, of at most batch. A find has no end at a record id:
+// it should just reach it. left is the number of record ids left, 0 for no end.
 func (s *prefiltering) wanted(batch int, left int64) int {
 	switch {
 	case !s.tried:
@@ -69,8 +59,8 @@ func (s *prefiltering) wanted(batch int, left int64) int {
 	return max(int(n), 1)
 }
 
-// pays counts documents that came without the filter, and has it sent from now on if it
-// finds less than half of them.
+// pays counts documents that came without the filter. It turns the filter on if that finds less
+// than half of them.
 func (s *prefiltering) pays(p *Part) bool {
 	s.tried = true
 	if s.on || p.Docs == 0 || p.Last {
@@ -93,7 +83,6 @@ func (s *prefiltering) pays(p *Part) bool {
 	return s.on
 }
 
-// passed notes how many record ids a reply has passed.
 func (s *prefiltering) passed(b *wire.Batch, ids int64) {
 	docs := 0
 	_ = b.Each(func([]byte) error { docs++; return nil })
@@ -102,9 +91,8 @@ func (s *prefiltering) passed(b *wire.Batch, ids int64) {
 	}
 }
 
-// unread estimates what the server has left out on the way to a document that came: of
-// those that the filter does not find a known share comes. The document with the _id until
-// came for its _id.
+// unread estimates how many documents the server left out before one that came: a known share of
+// those that the filter does not find comes. The document with the _id until came for its _id.
 func (s *prefiltering) unread(p *Progress, doc []byte, until bsoncore.Value) {
 	if s.Match(doc) || until.Type != 0 && bsonraw.IDOf(doc).Equal(until) {
 		return

@@ -20,12 +20,11 @@ type Reader struct {
 	Gate    *pace.Gate        // bounds the exchanges under way; nil is none
 	Concern bson.D            // read concern of documents; nil is none
 	Owned   *ownership.Filter // the collection in work is one of a shard; nil is none
-	// Reopened, when set, is called with why a cursor is opened again.
+	// Reopened, if not nil, gets the reason when a cursor is opened again.
 	Reopened func(cause error)
 }
 
-// Majority is the read concern of what a majority has, at a position or later;
-// zero is any.
+// Majority is the read concern majority, at a position or later; zero is any.
 func Majority(after bson.Timestamp) bson.D {
 	concern := bson.D{{Key: "level", Value: "majority"}}
 	if !after.IsZero() {
@@ -34,8 +33,7 @@ func Majority(after bson.Timestamp) bson.D {
 	return concern
 }
 
-// Find is the command that finds documents of a collection: by UUID where that
-// is known, so that a rename does not disturb.
+// Find returns a find command, by UUID if that is known, so that renames do not disturb.
 func (r *Reader) Find(c *schema.Collection, more ...bson.E) bson.D {
 	_, name := mongo.SplitNS(c.DataNS())
 	cmd := bson.D{{Key: "find", Value: name}}
@@ -64,7 +62,6 @@ func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsonc
 	return body, err
 }
 
-// open runs a command that opens a cursor, and gives the first batch.
 func (r *Reader) open(ctx context.Context, db string, cmd bson.D,
 	batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
 	err = r.Owned.Run(ctx, cmd, func(cmd bson.D) error {
@@ -84,7 +81,6 @@ func (r *Reader) open(ctx context.Context, db string, cmd bson.D,
 	return cur, b, err
 }
 
-// next asks a cursor for its next batch.
 func (r *Reader) next(ctx context.Context, cur *wire.Cursor) (b *wire.Batch, err error) {
 	err = r.Gate.Do(ctx, func() (int, error) {
 		if b, err = cur.Next(ctx); err != nil {
@@ -95,8 +91,8 @@ func (r *Reader) next(ctx context.Context, cur *wire.Cursor) (b *wire.Batch, err
 	return b, err
 }
 
-// Each runs a command that gives documents, so many in each further reply (0: as
-// many as fit), and hands them over.
+// Each runs a command that returns documents, so many in each further reply (0: as many as fit),
+// and calls fn with them.
 func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn func(doc []byte) error) error {
 	cur, b, err := r.open(ctx, db, cmd, batch)
 	if err != nil {
@@ -113,14 +109,13 @@ func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn 
 	}
 }
 
-// closeCursor kills a cursor that may be open, also after ctx has ended.
 func closeCursor(ctx context.Context, cur *wire.Cursor) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	cur.Close(ctx)
 }
 
-// CodeInvalidOptions refuses a position ahead of what the member has heard of.
+// CodeInvalidOptions refuses a position that the member has not heard of.
 const CodeInvalidOptions = 72
 
 const (
@@ -128,8 +123,8 @@ const (
 	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
 )
 
-// CursorLost reports that the server ended a cursor for a reason that does not
-// end the reading: a rename, a time-out.
+// CursorLost reports that the server ended a cursor, but not the reading: after a rename or a
+// time-out.
 func CursorLost(err error) bool {
 	return mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound)
 }

@@ -1,3 +1,10 @@
+// Package scan reads collections, for the copy and for the comparison. It chooses the strategy for
+// a server and a kind of collection, and cuts a collection into slices. It walks a slice, and goes
+// on exactly where it was after a cursor has died or a document at a bound was deleted. Slice is
+// also the stored form of a slice's progress.
+//
+// What depends on servers and collections alone belongs here. The packages above decide what
+// happens to the documents, and which slices are read, by whom and in which order.
 package scan
 
 import (
@@ -10,11 +17,11 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 )
 
-// Slice is a part of a collection, and its durable progress: all that a restart
-// needs. Collection and N are its key; a later Plan of the same collection
-// supersedes the slices of earlier ones.
+// Slice is a part of a collection and its durable progress: all that a restart needs. Collection
+// and N are its key; a later Plan of the collection supersedes earlier ones.
 type Slice struct {
 	Collection string   `bson:"collection"` // hex UUID of the source's collection
 	N          int      `bson:"n"`          // 0 … Of-1
@@ -24,28 +31,25 @@ type Slice struct {
 	Strategy   Strategy `bson:"strategy"`
 	Member     `bson:",inline"`
 
-	// Bounds and position are {r: record id, _id: …} for ByRecord, else
-	// {_id: …}; absent means open. ByRecord is (Lower, Upper], else [Lower, Upper).
+	// Bounds and position are {r: record id, _id: …} for ByRecord, else {_id: …}; absent means
+	// open. ByRecord is (Lower, Upper], else [Lower, Upper).
 	Lower    bson.Raw `bson:"lower,omitempty"`
 	Upper    bson.Raw `bson:"upper,omitempty"`
 	Position bson.Raw `bson:"position,omitempty"` // last document acknowledged, with all before it
-	// Back are record ids below Lower and at or below Position, newest first:
-	// places to start from when the record at Lower or Position was deleted.
+	// Back are record ids below Lower and at or below Position, newest first: places to start from
+	// if the record at Lower or Position was deleted.
 	Back []int64 `bson:"back,omitempty"`
 
-	// At is the position as of which the documents of a capped collection are.
-	// Those deleted since may be missing, updates since may be in them, and what
-	// was inserted since is not there.
+	// At is the position of the documents of a capped collection. Documents deleted since may be
+	// missing, later updates may be in them, later inserts are not.
 	At mongo.OpTime `bson:"at,omitempty"`
 
 	Done    bool `bson:"done"`
 	Dropped bool `bson:"dropped,omitempty"` // the collection vanished from the source
-	// Docs and Bytes are what was acknowledged up to Position, with estimates of what the
-	// source has left out.
+	// Docs and Bytes were acknowledged up to Position, with estimates of what the source left out.
 	Docs, Bytes int64
 }
 
-// from is where reading begins: the position, or else the lower bound.
 func (s *Slice) from() bson.Raw {
 	if len(s.Position) > 0 {
 		return s.Position
@@ -58,7 +62,7 @@ type Progress struct {
 	Docs     int
 	Bytes    int64
 	Position bson.Raw // of the last document; nil leaves it where it is
-	// Unread and UnreadBytes are estimates of what the server has left out (Want.Prefilter).
+	// Unread and UnreadBytes estimate what the server left out (Want.Prefilter).
 	Unread, UnreadBytes int64
 }
 
@@ -72,12 +76,9 @@ func (s *Slice) Advance(p Progress) {
 	s.Bytes += p.Bytes + p.UnreadBytes
 }
 
-// trail is how many recent places to start from are kept. Older ones are those
-// that a plan began with, and far apart.
+// trail is how many recent places are kept. Older ones are of the plan, and far apart.
 const trail = 7
 
-// remember adds a record id to the places to start from, and leaves the list as
-// it was for those who have it.
 func remember(back []int64, rid int64) []int64 {
 	if rid == 0 {
 		return back
@@ -90,8 +91,7 @@ func remember(back []int64, rid int64) []int64 {
 	return out
 }
 
-// mark is a position: a document's _id, before it the record id where record
-// ids count.
+// mark is a position: a document's _id, after the record id if that counts.
 func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
 	i, d := bsoncore.AppendDocumentStart(make([]byte, 0, len(id.Data)+32))
 	if strategy == ByRecord {
@@ -102,35 +102,28 @@ func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
 	return d
 }
 
-// Record reads the record id of a bound or position; 0, which no record has, for
-// an absent one.
+// Record returns the record id of a bound or position, 0 for none.
 func Record(mark bson.Raw) int64 {
 	n, _ := bsonraw.Value(mark, "r").AsInt64OK()
 	return n
 }
 
-// markID reads a mark's _id.
 func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 
-// idKey stands for an _id in a map.
 func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
 
-// tokenRecord reads the record id of a resume token: the last record that a
-// cursor in record order has given; 0 when the token names none.
+// tokenRecord is of the last record of a cursor in record order; 0 for none.
 func tokenRecord(token bson.Raw) int64 {
 	rid, _ := bsonraw.Value(token, "$recordId").AsInt64OK()
 	return rid
 }
 
-// recordName begins the element that showRecordId puts at the end of a document,
-// in place of a field of that name; the number and the document's terminator
-// follow.
+// recordName begins what showRecordId appends; the number and the terminator follow.
 const (
 	recordName   = "\x12$recordId\x00"
 	recordSuffix = len(recordName) + 8 + 1
 )
 
-// recordOf is the record id that showRecordId put at the end of a document.
 func recordOf(doc []byte) (int64, bool) {
 	at := len(doc) - recordSuffix
 	if at < 4 || string(doc[at:at+len(recordName)]) != recordName {
@@ -139,10 +132,54 @@ func recordOf(doc []byte) (int64, bool) {
 	return int64(binary.LittleEndian.Uint64(doc[at+len(recordName):])), true
 }
 
-// withoutRecord is a copy of the document as the source has it.
 func withoutRecord(doc []byte) []byte {
 	out := bytes.Clone(doc[:len(doc)-recordSuffix+1])
 	out[len(out)-1] = 0
 	binary.LittleEndian.PutUint32(out, uint32(len(out)))
 	return out
+}
+
+// Strategy is how a collection is cut and walked.
+type Strategy string
+
+const (
+	// ByRecord walks in record order, bounded by record ids (4.4 and newer). Record ids are valid
+	// on one member only.
+	ByRecord Strategy = "record"
+	// ByID walks the _id index, or the key of a clustered collection, between raw index bounds, for
+	// _ids of every type.
+	ByID Strategy = "id"
+	// ByKey walks a collection clustered by _id with comparisons, where the server takes no index
+	// bounds for it. Comparisons find _ids of one type.
+	ByKey Strategy = "key"
+	// Serial walks in record order without cuts: if order is content (capped), without an _id
+	// index, or if the server takes no cuts.
+	Serial Strategy = "serial"
+	// Sorted has the server sort a collection without an _id index.
+	Sorted  Strategy = "sorted"
+	ByRange Strategy = "range"
+)
+
+// Resumable reports whether the strategy can be cut, and continued.
+func (s Strategy) Resumable() bool { return s != Serial && s != Sorted && s != ByRange }
+
+// ByStorage returns the strategy that costs the server least.
+func ByStorage(c *schema.Collection, info mongo.Info) Strategy {
+	if c.Clustered() || info.Kind == mongo.KindSharded || !info.Version.AtLeast(4, 4) {
+		return ByOrder(c, info)
+	}
+	return ByRecord
+}
+
+// ByOrder returns the strategy that reads in _id order. Servers before 5.3 cluster buckets only:
+// they refuse index bounds on them, and the _ids are all ObjectIDs, so that comparisons lose none.
+// From 5.3 on users cluster collections, with _ids of any type; 6.0 walks them like an index.
+func ByOrder(c *schema.Collection, info mongo.Info) Strategy {
+	switch {
+	case c.Clustered() && !info.Version.AtLeast(5, 3):
+		return ByKey
+	case c.Clustered() || c.IDIndex:
+		return ByID
+	}
+	return Sorted
 }

@@ -21,31 +21,30 @@ var (
 	errEnough   = errors.New("enough documents were seen")
 )
 
-// Want says what a walk gives. Batch is how many documents to ask for a reply.
+// Want says what a walk returns. Batch is the number of documents to request in a reply.
 type Want struct {
 	Batch   int
 	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
-	// Keep chooses which documents Part.Each gives, nil all; Part.Docs counts the
-	// others, too. It is not asked where IDsOnly is set. Several goroutines may ask it.
+	// Keep chooses the documents of Part.Each, nil all; Part.Docs counts the others, too. It is not
+	// called with IDsOnly, and must be safe for concurrent use.
 	Keep func(doc []byte) bool
-	// Map appends to dst what Part.Each gives in place of a document, or nothing where it
-	// is to be left out; nil gives it as it is. It is asked for what Keep chooses, under the same conditions.
+	// Map appends to dst what replaces a document in Part.Each, or nothing to leave it out; nil
+	// changes none. It is called for what Keep chooses, under the same conditions.
 	Map func(dst, doc []byte) ([]byte, error)
-	// Prefilter has the server leave out some of what Keep does not choose, ByRecord and without
+	// Prefilter lets the server leave out some of what Keep does not choose, ByRecord and without
 	// IDsOnly; nil is nothing.
 	Prefilter *Prefilter
 	Range     *ownership.Range
-	// Routed: the slice is read through a router, which gives documents of several
-	// shards in the order of _id only if it is asked to.
+	// Routed: routers return documents of several shards in _id order only on request.
 	Routed bool
 }
 
-// Walk reads a slice part by part. It opens another cursor where the server ended the first for
-// a reason that does not end the reading, or where the place to start from was deleted. The new
-// cursor goes on after the returned documents. A slice in record order may then return
-// documents twice, but never omits one.
+// Walk reads a slice part by part. It opens another cursor if the server ended the first for a
+// reason that does not end the reading, or if the start was deleted. The new cursor continues after
+// the returned documents. A slice in record order may then return documents twice, but never omits
+// one.
 type Walk struct {
 	r    *Reader
 	c    *schema.Collection
@@ -90,7 +89,9 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	w.floor = Record(w.at)
 	w.start, w.token = w.floor, w.floor
 	if s.Strategy == ByRecord && want.Prefilter != nil && !want.IDsOnly {
-		w.prefilter = newPrefiltering(want.Prefilter, want.Batch)
+		batch := float64(want.Batch)
+		w.prefilter = &prefiltering{Prefilter: *want.Prefilter, span: 8 * batch, rate: max(leastRate, 1/(8*batch)),
+			most: batch / 4}
 	}
 	if s.Strategy != ByRecord && len(s.Position) > 0 {
 		w.first = true
@@ -99,10 +100,10 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	return w
 }
 
-// SetBatch sets how many documents the next reply has at most.
+// SetBatch sets the most documents of the next reply.
 func (w *Walk) SetBatch(n int) { w.want.Batch = n }
 
-// Next gives the next part, nil at the end.
+// Next returns the next part, nil at the end.
 func (w *Walk) Next(ctx context.Context) (*Part, error) {
 	for !w.over {
 		p, err := w.step(ctx)
@@ -117,12 +118,13 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 	return nil, nil
 }
 
-// Open opens the cursor and reads nothing. Of a shard's collection the walk gives what
-// the shard owned then, also where a chunk moves before Next is called.
+// Open opens the cursor and reads nothing. Of a shard's collection the walk returns what the shard
+// owned then, even if a chunk moves before Next.
 func (w *Walk) Open(ctx context.Context) error {
 	for {
-		err := w.begin(ctx)
+		b, err := w.open(ctx, true)
 		if err == nil {
+			w.over = b.Done
 			return nil
 		}
 		w.Close(ctx)
@@ -132,20 +134,19 @@ func (w *Walk) Open(ctx context.Context) error {
 	}
 }
 
-func (w *Walk) begin(ctx context.Context) error {
+// open opens a cursor; empty asks for no documents yet.
+func (w *Walk) open(ctx context.Context, empty bool) (b *wire.Batch, err error) {
 	w.token = w.start
 	cmd := w.command()
-	batch := slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })
-	cmd[batch].Value = 0
-	db, _ := mongo.SplitNS(w.c.DataNS())
-	cur, b, err := w.r.open(ctx, db, cmd, w.want.Batch)
-	if err == nil {
-		w.cur, w.over = cur, b.Done
+	if empty {
+		cmd[slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })].Value = 0
 	}
-	return err
+	db, _ := mongo.SplitNS(w.c.DataNS())
+	w.cur, b, err = w.r.open(ctx, db, cmd, w.want.Batch)
+	return b, err
 }
 
-// Close lets go of the cursor, also after ctx has ended.
+// Close closes the cursor, also after ctx has ended.
 func (w *Walk) Close(ctx context.Context) {
 	if w.cur != nil {
 		closeCursor(ctx, w.cur)
@@ -153,7 +154,6 @@ func (w *Walk) Close(ctx context.Context) {
 	}
 }
 
-// again reports whether to go on with another cursor.
 func (w *Walk) again(err error) bool {
 	const maxIdle = 5
 	switch {
@@ -172,13 +172,11 @@ func (w *Walk) again(err error) bool {
 	return true
 }
 
-// prefiltered reports that the server leaves documents out.
 func (w *Walk) prefiltered() bool { return w.prefilter != nil && w.prefilter.on }
 
 func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
 
-// stepBack takes the next place to start from; false when there is none left
-// because the beginning was refused too.
+// stepBack takes the next place to start from; false if even the beginning was refused.
 func (w *Walk) stepBack() bool {
 	if w.start == 0 {
 		return false
@@ -191,14 +189,11 @@ func (w *Walk) stepBack() bool {
 	return true
 }
 
-// step reads one reply.
 func (w *Walk) step(ctx context.Context) (*Part, error) {
 	var b *wire.Batch
 	var err error
 	if w.cur == nil {
-		w.token = w.start
-		db, _ := mongo.SplitNS(w.c.DataNS())
-		w.cur, b, err = w.r.open(ctx, db, w.command(), w.want.Batch)
+		b, err = w.open(ctx, false)
 	} else {
 		w.cur.Limit(w.wanted())
 		b, err = w.r.next(ctx, w.cur)
@@ -222,8 +217,7 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 	return p, nil
 }
 
-// wanted is how many documents to ask for: in record order those of the slice
-// are no more than the numbers to its end.
+// wanted is in record order at most the number of record ids to the slice's end.
 func (w *Walk) wanted() int {
 	n, left := w.want.Batch, int64(0)
 	if w.s.Strategy == ByRecord && w.upper != 0 {
@@ -246,7 +240,6 @@ func (w *Walk) command() bson.D {
 	return w.r.Find(w.c, w.how()...)
 }
 
-// how is what the strategy adds to a find.
 func (w *Walk) how() (more bson.D) {
 	add := func(key string, value any) { more = append(more, bson.E{Key: key, Value: value}) }
 	add("batchSize", w.wanted())
@@ -306,9 +299,9 @@ func keyRange(lower, upper bson.Raw) bson.D {
 	return filter
 }
 
-// part finds what of a batch belongs to the slice. In record order it decides by
-// the batch's resume token: at either end of a slice it may take documents too
-// many, which were given before or are the neighbour's.
+// part finds what of a batch belongs to the slice. In record order the batch's resume token
+// decides. At either end of a slice it may take too many documents, which were returned before or
+// are the neighbour's.
 func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	p := &Part{Size: b.Size, Last: b.Done, batch: b, entire: true, records: w.want.Edge != nil}
 	if !w.want.IDsOnly {
@@ -347,8 +340,8 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	return p, nil
 }
 
-// measure finds the extent of a part: all of the batch, but for a first document
-// that was given before and those after the _id until, or beyond the edge.
+// measure finds the extent of a part: all of the batch, without a first document that was returned
+// before, those after the _id until, and those beyond the edge.
 func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 	i := -1
 	ended := false
@@ -394,9 +387,9 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 	return err
 }
 
-// position sets where a measured part ends, and whether more follows. At the end of the
-// collection the server's token is that of the last document that it has examined, which need
-// not be the last that it returns. That is no position, which names a document.
+// position sets where a measured part ends, and whether more follows. At the end of the collection
+// the server's token is of the last document examined, which need not be the last returned, so it
+// is no position.
 func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	rid := w.token
 	switch {
@@ -410,15 +403,13 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	if len(p.Position) > 0 && w.s.Strategy != ByRecord {
 		w.at = p.Position
 	}
-	// Bounds of an index without a max end before MaxKey, those of a cluster key
-	// behind it.
+	// Bounds of an index without a max end before MaxKey, those of a cluster key after it.
 	largest := markID(w.at).Type == bsoncore.TypeMaxKey
 	if w.s.Strategy == ByID && p.Last && w.bound && !w.tail && !largest && len(w.s.Upper) == 0 {
 		p.Last = false
 	}
 }
 
-// moved lets a cursor that has to be opened again begin after a part.
 func (w *Walk) moved(rid int64) {
 	w.given, w.idle = true, 0
 	if w.s.Strategy == ByRecord {
@@ -430,13 +421,15 @@ func (w *Walk) moved(rid int64) {
 	}
 }
 
-// eachMapped is Each of documents that are mapped. They are mapped once.
-func (p *Part) eachMapped(fn func(doc []byte) error) error {
+// Each calls fn with the part's documents that are kept, as mapped: they are mapped once. Others
+// alias the reply.
+func (p *Part) Each(fn func(doc []byte) error) error {
+	if p.mapping == nil {
+		return p.eachKept(fn)
+	}
 	if p.mapped == nil {
-		one := *p
-		one.mapping = nil
 		all, ends := make([]byte, 0, p.Size), make([]int, 0, p.Docs)
-		err := one.Each(func(doc []byte) (err error) {
+		err := p.eachKept(func(doc []byte) (err error) {
 			before := len(all)
 			if all, err = p.mapping(all, doc); len(all) > before {
 				ends = append(ends, len(all))
@@ -460,33 +453,20 @@ func (p *Part) eachMapped(fn func(doc []byte) error) error {
 	return nil
 }
 
-// Each calls fn with the part's documents that are kept, as they are mapped. Those that
-// are not mapped alias the reply.
-func (p *Part) Each(fn func(doc []byte) error) error {
-	if p.mapping != nil {
-		return p.eachMapped(fn)
-	}
-	if keep := p.keep; keep != nil {
-		all := *p
-		all.keep = nil
-		return all.Each(func(doc []byte) error {
-			if !keep(doc) {
-				return nil
-			}
-			return fn(doc)
-		})
-	}
-	if p.entire {
+func (p *Part) eachKept(fn func(doc []byte) error) error {
+	if p.entire && p.keep == nil {
 		return p.batch.Each(fn)
 	}
 	i := -1 - p.from
 	return p.batch.Each(func(doc []byte) error {
-		i++
-		if i < 0 || i >= p.Docs {
+		if i++; !p.entire && (i < 0 || i >= p.Docs) {
 			return nil
 		}
 		if p.records {
 			doc = withoutRecord(doc)
+		}
+		if p.keep != nil && !p.keep(doc) {
+			return nil
 		}
 		return fn(doc)
 	})

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newClock counts the time since the machine was started, that in which it slept
-// included: while this machine sleeps, another may take a job over. The wall
-// clock, which may be set to anything, does not change it.
+// newClock counts the time since boot, sleep included: while this machine sleeps, another may take
+// a job over. The wall clock does not matter.
 func newClock() func() time.Duration {
 	if _, err := uptime(); err != nil {
 		return stopwatch()

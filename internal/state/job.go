@@ -2,129 +2,124 @@ package state
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// FormatVersion is the layout of the documents below. A job written by a newer
-// layout is refused.
+// FormatVersion is the layout of the documents below. Newer ones are refused.
 const FormatVersion = 4
 
 // Job is the document of collection "jobs", one a job.
 type Job struct {
 	ID      string `bson:"_id"`
 	Version int    `bson:"version"`
-	// Source and Target are addresses without credentials; SourceSet and
-	// TargetSet the replica-set ids; Rules the canonical form of the rules.
+	// Source and Target are addresses without credentials, SourceSet and TargetSet replica-set ids,
+	// Rules the canonical form of the rules.
 	Source    string        `bson:"source"`
 	Target    string        `bson:"target"`
 	SourceSet bson.ObjectID `bson:"sourceSet"`
 	TargetSet bson.ObjectID `bson:"targetSet"`
 	Rules     string        `bson:"rules"`
 	Mode      Mode          `bson:"mode"`
-	// Keys tells the keys by which the rules mask from others (transform.Keys.Seal).
+	// Keys identifies the keys by which the rules mask (transform.Keys.Seal).
 	Keys string `bson:"keys"`
-	// OnExisting is the policy for the target's collections with which it began.
+	// OnExisting is the initial policy for the target's collections.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
-	// Users are the users and roles that the job has written, as it wrote them.
+	// Users are the users and roles that the job has written.
 	Users []User `bson:"users,omitempty"`
 
 	Phase     Phase     `bson:"phase"`
 	CreatedAt time.Time `bson:"createdAt"`
 	UpdatedAt time.Time `bson:"updatedAt"`
 
-	// Fence is raised by each attempt at the job and never used again: a save
-	// by an older attempt fails. Beat is raised by each save: while it moves, the
-	// owner lives. A zero Owner has let the job go.
+	// Each attempt raises Fence, which is never used again: a save by an older attempt fails. Each
+	// save raises Beat: while it moves, the owner lives. A zero Owner has released the job.
 	Fence int64 `bson:"fence"`
 	Beat  int64 `bson:"beat"`
 	Owner Owner `bson:"owner"`
-	// Restarted says that the job begins anew and that what an earlier life of
-	// it left in the target's database is still to be removed.
+	// Restarted says that the job begins anew and that the state of its earlier life is still to be
+	// removed.
 	Restarted bool `bson:"restarted"`
-	// Shared says that an earlier life wrote into collections that it had not made.
+	// Shared says that an earlier life wrote into collections that it had not created.
 	Shared bool `bson:"shared,omitempty"`
 
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
 	Consistent mongo.OpTime `bson:"consistent"`
-	// Copied is P1 of the copy that the job began with. If the job began on a target that
-	// others had filled, it is the source's position at that time. Consistent moves on where a
-	// collection is copied, or documents are read, later. Zero is Consistent.
+	// Copied is P1 of the first copy, or the source's position when the job began on a target that
+	// others had filled. Consistent moves on with later copies and reads. Zero means Consistent.
 	Copied mongo.OpTime `bson:"copied,omitempty"`
-	// Chunks is what a sharded source noted of its chunks when the copy began. It is
-	// the source's own.
+	// Chunks are a sharded source's notes of its chunks when the copy began.
 	Chunks bson.Raw `bson:"chunks,omitempty"`
-	// Applied and Mark are the position of a resume (stream.Position). Before
-	// format 3 ReadFrom stood in the place of Mark.
+	// Applied and Mark are the position to resume from (stream.Position). Before format 3 ReadFrom
+	// replaced Mark.
 	Applied  mongo.OpTime `bson:"applied"`
 	Mark     string       `bson:"mark"`
 	ReadFrom mongo.OpTime `bson:"readFrom,omitempty"`
-	// Reach is the position beyond which no event has been sent to the target.
-	// It is noted before events are sent.
+	// Reach is stored before events are sent. None beyond it were sent to the target.
 	Reach mongo.OpTime `bson:"reach"`
-	// Refused are documents that a conflict stopped the job at: their events
-	// from those positions on are not on the target.
+	// Refused are documents whose conflict stopped the job: their events from those positions on
+	// are not on the target.
 	Refused []stream.Place `bson:"refused"`
-	// Taken is what is known of collections that are retained under their old names (transform.Taken).
+	// Taken are collections that are retained under their old names (transform.Taken).
 	Taken transform.Taken `bson:"taken,omitempty"`
-	// Intent is the position of a schema change that is being applied: after a
-	// crash it may or may not have happened. Before is what the target had then.
+	// Intent is the position of a schema change in progress: after a crash it may have happened.
+	// Before is the target's state before it.
 	Intent mongo.OpTime  `bson:"intent"`
 	Before schema.Before `bson:"before,omitempty"`
 	// Session is that of the owner's transactions on the target.
 	Session bson.Raw `bson:"session,omitempty"`
-	// Assistants are the tokens of the assistants that may write for the attempt with the
-	// fence, for the slices of the copy that are assigned to them.
+	// Assistants are the tokens of the assistants that may write for the attempt with the fence.
 	Assistants []string `bson:"borrowers,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
-	// Roomy says that capped collections of the target have room for everything until
-	// finalize: only what the source's changes say goes there. Else they let
-	// documents go by themselves.
+	// Roomy says that capped collections of the target have room for everything until finalize:
+	// only the source's changes remove documents. Else they roll off by themselves.
 	Roomy bool `bson:"roomy,omitempty"`
-	// Expiring says that finalize has drained, and that the target expires documents by itself:
-	// the job follows no more changes.
+	// Expiring says that finalize has drained, and that the target expires documents by itself: the
+	// job follows no more changes.
 	Expiring bool `bson:"expiring"`
-	// Differences are how the target's catalog differed from the source's when the
-	// job was finalized, the first of them.
+	// Differences are the first ones between the catalogs when the job was finalized.
 	Differences []string `bson:"differences"`
-	// FinalizedAt is when the job was finalized. TargetPosition is the target's own
-	// position then: all that the job has written there is before it.
+	// FinalizedAt is when the job was finalized. TargetPosition is the target's position then,
+	// after all writes of the job.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
-	// Ended is the mode in which the job was finalized, which may be another one than that
-	// with which it began; "" for jobs that older versions finalized.
+	// Ended is the mode in which the job was finalized; "" for jobs that older versions finalized.
 	Ended Mode `bson:"ended"`
 }
 
 // OnlyCopied reports that a finalized job ended with a full copy, and followed nothing.
 func (j Job) OnlyCopied() bool { return cmp.Or(j.Ended, j.Mode) == ModeFull }
 
-// Shares reports that the job, or an earlier life of it, wrote into collections
-// that it had not made.
+// Shares reports that the job, or an earlier life of it, wrote into collections that it had not
+// created.
 func (j Job) Shares() bool {
 	return j.Shared || j.OnExisting == ExistingMerge || j.Mode == ModeIncremental
 }
 
-// Anew is the job as it was before its first phase: it has read nothing, and applied nothing.
+// Anew returns the job before its first phase: it has read and applied nothing.
 func (j Job) Anew() Job {
-	j.Phase, j.Start, j.Consistent, j.Copied, j.Applied, j.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{},
-		mongo.OpTime{}, mongo.OpTime{}, ""
-	j.Taken = transform.Taken{}
-	j.ReadFrom, j.Reach, j.Intent, j.Expiring, j.Refused, j.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{},
-		false, nil, nil
+	for _, at := range []*mongo.OpTime{&j.Start, &j.Consistent, &j.Copied, &j.Applied, &j.ReadFrom, &j.Reach, &j.Intent} {
+		*at = mongo.OpTime{}
+	}
+	j.Phase, j.Mark, j.Taken, j.Expiring, j.Refused, j.Differences = PhaseCatalog, "", transform.Taken{}, false, nil, nil
 	return j
 }
 
-// With is the job after fields of it were set.
+// With returns the job with fields set.
 func (j Job) With(set bson.D) (Job, error) {
 	if len(set) == 0 {
 		return j, nil
@@ -136,7 +131,6 @@ func (j Job) With(set bson.D) (Job, error) {
 	return j, err
 }
 
-// readJob reads the document of a job. One that cannot be read has its ID alone.
 func readJob(raw bson.Raw) (job Job, err error) {
 	if err = bson.Unmarshal(raw, &job); err != nil {
 		job = Job{}
@@ -146,8 +140,161 @@ func readJob(raw bson.Raw) (job Job, err error) {
 	return job, err
 }
 
-// User is a user or a role on the target, and a sum of what it says. See package users.
+// User is a user or a role on the target, with a hash of its definition. See package users.
 type User struct {
 	ID  string `bson:"id"`
 	Sum string `bson:"sum"`
+}
+
+// Mode says which parts of a job run.
+type Mode string
+
+const (
+	ModeAll         Mode = "all"         // copy, then follow
+	ModeFull        Mode = "full"        // copy only
+	ModeIncremental Mode = "incremental" // follow only
+	ModeStructure   Mode = "structure"   // collections, options, indexes and views, no documents
+)
+
+// EndsByItself reports a mode whose job nobody has to finalize.
+func (m Mode) EndsByItself() bool { return m == ModeFull || m == ModeStructure }
+
+// OnExisting says what to do with target collections that exist already.
+type OnExisting string
+
+const (
+	ExistingFail  OnExisting = "fail"  // refuse before anything is written
+	ExistingMerge OnExisting = "merge" // keep them; the source's document wins on the same _id
+	ExistingDrop  OnExisting = "drop"  // drop them first
+)
+
+// Or returns the policy that the job began with, unless another is requested.
+func (e OnExisting) Or(began OnExisting) OnExisting {
+	if (e == "" || e == ExistingFail) && began != "" {
+		return began
+	}
+	return e
+}
+
+// Phase is where a job stands.
+type Phase string
+
+// The phases of a job, in order. The first and the last are only shown.
+const (
+	PhaseStarting   Phase = "starting"
+	PhaseCatalog    Phase = "catalog"    // taking the snapshot, or the start position
+	PhaseCreating   Phase = "creating"   // collections
+	PhaseCopying    Phase = "copying"    // documents
+	PhaseIndexing   Phase = "indexing"   // indexes after the copy
+	PhaseOverlap    Phase = "overlap"    // applying changes made during the copy
+	PhaseFollowing  Phase = "following"  // steady state
+	PhaseFinalizing Phase = "finalizing" // draining and restoring what was deferred
+	PhaseFinalized  Phase = "finalized"  // cut-over may happen
+	PhaseFailed     Phase = "failed"
+)
+
+// AfterCopy reports whether the copy is complete.
+func (p Phase) AfterCopy() bool {
+	return slices.Contains([]Phase{PhaseIndexing, PhaseOverlap, PhaseFollowing, PhaseFinalizing, PhaseFinalized}, p)
+}
+
+// PositionFields returns the fields of a job's document for a position.
+func PositionFields(p stream.Position) bson.D {
+	return bson.D{{Key: "applied", Value: p.At}, {Key: "mark", Value: p.Mark}}
+}
+
+// Listed is a job as List finds it.
+type Listed struct {
+	Job
+	Err error // why it cannot be read: then it has its ID alone
+}
+
+// List reads all jobs on a target, by name, from the primary. It is for display.
+func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	jobs := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection("jobs")
+	raws, err := mongo.ReadAll[bson.Raw](ctx, "list the jobs of %s", c.Address())(
+		jobs.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Listed, len(raws))
+	for i, raw := range raws {
+		out[i].Job, out[i].Err = readJob(raw)
+	}
+	return out, nil
+}
+
+// Life says whether a process runs a job.
+type Life string
+
+const (
+	Running    Life = "running"    // its owner has given a sign of life
+	Silent     Life = "silent"     // its owner may live, and has given none for some seconds
+	Stopped    Life = "stopped"    // nobody owns it, or its owner is dead
+	Finalized  Life = "finalized"  // stopped, and nothing is left to do
+	Unreadable Life = "unreadable" // nothing is known
+)
+
+func (j *Listed) unowned() Life {
+	switch {
+	case j.Err != nil:
+		return Unreadable
+	case j.Phase == PhaseFinalized:
+		return Finalized
+	}
+	return Stopped
+}
+
+const listenFor = 2*BeatEvery + time.Second
+
+// Lives returns by name which jobs run. It waits for the next sign of life of each, at most some
+// seconds.
+func Lives(ctx context.Context, c *mongo.Cluster, jobs []Listed) (map[string]Life, error) {
+	lives, asked := map[string]Life{}, map[string]Listed{}
+	for _, j := range jobs {
+		if lives[j.ID] = j.unowned(); j.Owner != (Owner{}) && !j.Owner.dead() {
+			lives[j.ID], asked[j.ID] = Silent, j
+		}
+	}
+	for began := time.Now(); len(asked) > 0 && time.Since(began) < listenFor; {
+		if err := pace.Pause(ctx, 250*time.Millisecond); err != nil {
+			return nil, err
+		}
+		now, err := List(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range now {
+			was, ok := asked[j.ID]
+			if !ok || j.Owner == was.Owner && j.Beat == was.Beat && j.Fence == was.Fence {
+				continue
+			}
+			delete(asked, j.ID)
+			if lives[j.ID] = j.unowned(); j.Owner != (Owner{}) {
+				lives[j.ID] = Running
+			}
+		}
+	}
+	return lives, nil
+}
+
+// Kept counts the documents of a job in each collection that Clear empties.
+func (s *Mongo) Kept(ctx context.Context) (map[string]int64, error) {
+	out := map[string]int64{}
+	for _, coll := range cleared() {
+		n, err := s.db.Collection(coll).CountDocuments(ctx, bson.D{mongo.OfJob(s.o.Job)})
+		if err != nil {
+			return nil, fmt.Errorf("count %s of job %s: %w", coll, s.o.Job, err)
+		}
+		out[coll] = n
+	}
+	return out, nil
+}
+
+// Drop removes the document of the job, after everything else of it.
+func (s *Mongo) Drop(ctx context.Context) error {
+	_, err := s.c.DeleteState(ctx, "jobs", "majority", s.attempt())
+	return mongo.Wrap(err, "drop job %s", s.o.Job)
 }

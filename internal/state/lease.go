@@ -19,18 +19,15 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// lease is how long ownership holds after it was last proven. An owner that could not prove it
-// for that long stops writing. A job whose beat stood still for that long may be taken over.
-// The taker waits longer than the owner dares.
+// lease is how long ownership lasts after its last proof. An owner without one stops writing. A job
+// whose beat stands still for leaseLost, which is longer, may be taken over.
 const (
 	lease     = 10 * time.Second
 	leaseLost = lease + 2*time.Second
 )
 
-// never is before any moment of Mongo.now, by more than a lease.
 const never = -1000 * time.Hour
 
-// stopwatch is a clock that nobody sets. It stands while the machine sleeps.
 func stopwatch() func() time.Duration {
 	began := time.Now()
 	return func() time.Duration { return time.Since(began) }
@@ -41,8 +38,8 @@ type Owner struct {
 	Run  string `bson:"run"` // drawn by chance
 	Host string `bson:"host"`
 	PID  int    `bson:"pid"`
-	// Start distinguishes the process from a later one of the same id, Space its
-	// machine, since it was booted, and its space of process ids from others.
+	// Start distinguishes the process from a later one with the same id. Space names its machine
+	// since boot and its namespace of process ids.
 	Start string `bson:"start"`
 	Space string `bson:"space"`
 }
@@ -57,7 +54,7 @@ func NewRun() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ThisProcess names the calling process, as owner by one of its runs.
+// ThisProcess names the calling process as the owner of a run.
 func ThisProcess(run string) Owner {
 	host, err := os.Hostname()
 	if err != nil {
@@ -66,9 +63,8 @@ func ThisProcess(run string) Owner {
 	return Owner{Run: run, Host: host, PID: os.Getpid(), Start: startOf(os.Getpid()), Space: space()}
 }
 
-// space names the boot of this machine and the namespace of process ids, or is "" where they
-// are unknown. Two containers of one machine may have the same host name, and each its own
-// process 1.
+// space names the boot of this machine and the namespace of process ids, or is "" if unknown. Two
+// containers of a machine may have the same host name, and each its own process 1.
 func space() string {
 	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	pids, err2 := os.Readlink("/proc/self/ns/pid")
@@ -78,8 +74,7 @@ func space() string {
 	return string(bytes.TrimSpace(boot)) + " " + pids
 }
 
-// startOf is a process's start time in clock ticks since boot (proc(5), field
-// 22 of stat), "" when there is no such process or no /proc.
+// startOf is in clock ticks since boot (field 22 of stat, proc(5)); "" without a process or /proc.
 func startOf(pid int) string {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -93,8 +88,6 @@ func startOf(pid int) string {
 	return string(fields[19])
 }
 
-// dead reports an owner that certainly does not exist any more. Of one on
-// another machine, or in another container, nothing is known.
 func (o Owner) dead() bool { return o.deadBy(startOf) }
 
 func (o Owner) deadBy(startOf func(pid int) string) bool {
@@ -161,9 +154,7 @@ func (s *Mongo) running(o Owner) error {
 		"stop that process first; `millrace status` there shows it")
 }
 
-// watchBeat waits as long as a lease lasts and fails when the owner gave a
-// sign of life meanwhile. Only this process's clock is used, without the time
-// in which the machine sleeps.
+// watchBeat fails if the owner gives a sign of life within leaseLost.
 func (s *Mongo) watchBeat(ctx context.Context, job Job) error {
 	for began := time.Now(); time.Since(began) < leaseLost; {
 		if err := pace.Pause(ctx, 500*time.Millisecond); err != nil {

@@ -22,22 +22,14 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// errTermChanged is retryable: the target elected a new primary since the last
-// save, so writes acknowledged by the old one may be gone.
-func errTermChanged(was, is int64) error {
-	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint "+
-		"may have been rolled back", was, is), nil, "")
-}
-
-// Mongo is a Store in the target's database millrace (mongo.StateDB). Data are durable when
-// they satisfy the write concern Options.Write. A write of the attempt's own term that waits
-// for it proves that.
+// Mongo is a Store in the target's database millrace (mongo.StateDB). Data are durable when they
+// satisfy the write concern Options.Write, which a write of the attempt's term that waits for it
+// proves.
 type Mongo struct {
 	c  *mongo.Cluster
 	db *driver.Database
 	o  Options
-	// now says how much time passed between two calls. It may not follow the
-	// wall clock.
+	// now returns the time since any fixed moment, independent of the wall clock.
 	now func() time.Duration
 
 	mu     sync.Mutex
@@ -46,8 +38,7 @@ type Mongo struct {
 	other  int64         // a term that a write of the attempt was answered in, if not term
 	proven time.Duration // when ownership was last known to hold
 	taken  *Job          // as taken over: nobody has changed it before the first attempt
-	// answers counts the answers to writes of the attempt, durable those that a proof
-	// covers: the others are what the next proof is for.
+	// answers counts the answers to writes of the attempt, durable those that a proof covers.
 	answers, durable int64
 
 	saveMu sync.Mutex // one save at a time, so that positions never go back
@@ -57,8 +48,7 @@ type Mongo struct {
 
 var _ Store = (*Mongo)(nil)
 
-// noTerm is no election term. unseen stands for those of a target behind a router,
-// which tells none: there each write has been durable when it was answered.
+// noTerm is no term. unseen is for routers, which return none: what they answer is durable.
 const (
 	noTerm = -1
 	unseen = -2
@@ -68,20 +58,19 @@ const (
 type Options struct {
 	Job string
 	Run string // names this run among those of the job
-	// Write is the write concern that data must have reached before a position
-	// says so: "majority" or a number of members.
+	// Write is the write concern of data before a position covers them: "majority" or a number.
 	Write any
-	// EndOthers ends what other runs and earlier attempts of the job have under way at the
-	// primary. Then it runs the given command, a majority write, over the connection with which
-	// it looked. The answer has the term of that primary, which becomes the attempt's. No
-	// failover takes back what is read after it.
+	// EndOthers ends what other runs and earlier attempts of the job have under way at the primary.
+	// Then it runs the given command, a majority write, over the connection with which it looked.
+	// The reply has that primary's term, which becomes the attempt's. No failover takes back what
+	// is read after it.
 	EndOthers func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)
 }
 
 // Open prepares the store of a job on the target for one run.
 func Open(c *mongo.Cluster, o Options) *Mongo {
-	// Local reads see what the attempt itself has written; all that is older
-	// has reached a majority since Begin.
+	// Local reads see the attempt's own writes; everything older has reached a majority since
+	// Begin.
 	db := c.Client.Database(mongo.StateDB, options.Database().
 		SetReadConcern(readconcern.Local()).SetReadPreference(readpref.Primary()).
 		SetWriteConcern(writeconcern.Majority()))
@@ -96,7 +85,7 @@ func (s *Mongo) SameTerm(term int64) error {
 	return s.sameTerm(term)
 }
 
-// sameTerm is called with mu held.
+// sameTerm is called with mu locked.
 func (s *Mongo) sameTerm(term int64) error {
 	if s.term == noTerm {
 		return errors.New("a write outside of an attempt")
@@ -107,15 +96,15 @@ func (s *Mongo) sameTerm(term int64) error {
 	if s.other == noTerm {
 		return nil
 	}
-	return errTermChanged(s.term, s.other)
+	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint "+
+		"may have been rolled back", s.term, s.other), nil, "")
 }
 
 // loadTime bounds a read that waits for a majority.
 const loadTime = 20 * time.Second
 
-// Load is a linearizable read. It takes as long as a majority write, which on a
-// server without other majority writes is the 100 ms until its journal is
-// flushed. See Jobs.
+// Load is a linearizable read. It takes as long as a majority write: on a server without other
+// majority writes the 100 ms until its journal is flushed. See Jobs.
 func (s *Mongo) Load(ctx context.Context) (job Job, found bool, err error) {
 	return s.load(ctx, readconcern.Linearizable())
 }
@@ -203,16 +192,14 @@ func (s *Mongo) TakeNew(ctx context.Context, job Job) (taken bool, err error) {
 	return true, nil
 }
 
-// owns notes that the run has had the job since began, under the job's fence.
 func (s *Mongo) owns(job Job, began time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fence, s.term, s.other, s.proven, s.taken = job.Fence, noTerm, noTerm, began, &job
 }
 
-// Begin raises the fence, which keeps the saves of earlier attempts away, and has
-// whatever else they had under way ended. The first attempt has the fence with
-// which the job was taken. See Lease.
+// Begin raises the fence, which stops the saves of earlier attempts, and ends what else they had
+// under way. The first attempt has the fence of the take-over. See Lease.
 func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
@@ -239,7 +226,9 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 		return Job{}, err
 	}
 	s.mu.Lock()
-	s.term = s.termOf(res)
+	if s.term = res.Term; s.c.Info.Kind == mongo.KindSharded {
+		s.term = unseen
+	}
 	s.mu.Unlock()
 	if taken != nil {
 		return taken.With(noted)
@@ -251,16 +240,6 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 	return job, err
 }
 
-// termOf is the term of an attempt whose first write was answered so.
-func (s *Mongo) termOf(res wire.WriteResult) int64 {
-	if s.c.Info.Kind == mongo.KindSharded {
-		return unseen
-	}
-	return res.Term
-}
-
-// mine and attempt are the filters of writes: by this run, whichever attempt of
-// it, and by its present attempt.
 func (s *Mongo) mine() bson.D {
 	return bson.D{{Key: "_id", Value: s.o.Job}, {Key: "owner.run", Value: s.o.Run}}
 }
@@ -330,9 +309,8 @@ func (s *Mongo) Beat(ctx context.Context) error {
 	return s.Mark(ctx, nil)
 }
 
-// prove writes with the write concern. As the target's oplog is one order, all
-// that was written before in the same term has reached it then, too. Where no
-// write was answered since the last proof, that one holds.
+// prove writes with the write concern. As the target's oplog is one order, all earlier writes of
+// the term have reached it then, too. Without new answers the last proof holds.
 func (s *Mongo) prove(ctx context.Context, noted ...bson.E) error {
 	if len(noted) == 0 && s.allDurable() {
 		return nil
@@ -346,8 +324,8 @@ func (s *Mongo) allDurable() bool {
 	return s.term != noTerm && s.other == noTerm && s.durable == s.answers
 }
 
-// proof runs a write of the attempt with the write concern, after which all is
-// durable that was answered before it.
+// proof runs a write of the attempt with the write concern. Everything answered before is durable
+// then.
 func (s *Mongo) proof(write func() (term int64, err error)) error {
 	s.mu.Lock()
 	answers := s.answers
@@ -367,24 +345,21 @@ func (s *Mongo) proof(write func() (term int64, err error)) error {
 	return nil
 }
 
-// set sets fields for the attempt, as a proof where w is the write concern.
 func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
 	write := func() (int64, error) {
 		res, err := s.write(ctx, s.attempt(), set, w)
 		return res.Term, err
 	}
-	var err error
 	if w == s.o.Write {
-		err = s.proof(write)
-	} else if term, werr := write(); werr != nil {
-		err = werr
-	} else {
+		return mongo.Wrap(s.proof(write), "save checkpoint of job %s", s.o.Job)
+	}
+	term, err := write()
+	if err == nil {
 		err = s.SameTerm(term)
 	}
 	return mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
 }
 
-// write sets fields of the job, if it is what filter wants.
 func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (res wire.WriteResult, err error) {
 	began := s.now()
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
@@ -407,13 +382,11 @@ func statement(filter, set bson.D) bson.D {
 		{Key: "u", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}}}}
 }
 
-// updateJob is the command of one statement on the collection of jobs.
 func updateJob(statement bson.D, w any) bson.D {
 	return bson.D{{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{statement}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
 }
 
-// answer reads the reply to a statement; one that matched no job is ErrFenced.
 func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
 	err := mongo.Interrupted(res)
@@ -429,29 +402,22 @@ func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 	return res, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
 }
 
-// Reset proves, then sets all but what says whose the job is. See Jobs.
+// Reset proves, then sets everything but the owner. See Jobs.
 func (s *Mongo) Reset(ctx context.Context, job Job) error {
 	failpoint.Hit("reset.before")
 	defer failpoint.Hit("reset.after")
-	set, err := resetFields(job)
+	job.Version, job.Restarted, job.CreatedAt = FormatVersion, true, time.Now().UTC()
+	var all bson.D
+	raw, err := bson.Marshal(job)
+	if err == nil {
+		err = bson.Unmarshal(raw, &all)
+	}
 	if err != nil {
 		return fmt.Errorf("reset job %s: %w", s.o.Job, err)
 	}
-	return s.SaveDurably(ctx, set)
-}
-
-// resetFields are the fields of a job that begins anew.
-func resetFields(job Job) (bson.D, error) {
-	job.Version, job.Restarted, job.CreatedAt = FormatVersion, true, time.Now().UTC()
-	raw, err := bson.Marshal(job)
-	if err != nil {
-		return nil, err
-	}
-	var all bson.D
-	err = bson.Unmarshal(raw, &all)
-	return slices.DeleteFunc(all, func(e bson.E) bool {
+	return s.SaveDurably(ctx, slices.DeleteFunc(all, func(e bson.E) bool {
 		return slices.Contains([]string{"_id", "fence", "beat", "owner", "session", "updatedAt"}, e.Key)
-	}), err
+	}))
 }
 
 // Clear removes by the job's name. See Store.
@@ -462,23 +428,18 @@ func (s *Mongo) Clear(ctx context.Context) error {
 			return mongo.Wrap(s.delete(gctx, coll, bson.D{mongo.OfJob(s.o.Job)}), "clear job %s", s.o.Job)
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	s.noCatalog.Store(true)
-	return nil
+	err := g.Wait()
+	s.noCatalog.Store(err == nil)
+	return err
 }
 
-// cleared are the collections whose documents belong to a job and its present life.
 func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
-// all reads the documents of the job in a collection.
 func all[T any](ctx context.Context, s *Mongo, coll string) ([]T, error) {
 	return mongo.ReadAll[T](ctx, "load %s of job %s", coll, s.o.Job)(
 		s.db.Collection(coll).Find(ctx, bson.D{mongo.OfJob(s.o.Job)}))
 }
 
-// replace is the statement that stores a document under an _id.
 func replace(id string, doc any) bson.D {
 	return bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: doc}, {Key: "upsert", Value: true}}
 }

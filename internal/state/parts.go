@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// sliceDoc is a document of collection "slices".
 type sliceDoc struct {
 	Job   string   `bson:"job"`
 	State bson.Raw `bson:"state"`
@@ -36,7 +35,7 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 	defer s.saveMu.Unlock()
 	failpoint.Hit("slices.before")
 	defer failpoint.Hit("slices.after")
-	// Always by a write: it is what an owner that was displaced is refused at.
+	// Always a write: it refuses a displaced owner.
 	if err := s.set(ctx, nil, s.o.Write); err != nil {
 		return err
 	}
@@ -57,16 +56,15 @@ func (s *Mongo) DropSlices(ctx context.Context, prefix string) error {
 	return mongo.Wrap(err, "forget slices of job %s", s.o.Job)
 }
 
-// collectionDoc is a document of collection "collections".
 type collectionDoc struct {
 	ID     string `bson:"_id"`
 	Job    string `bson:"job"`
 	Order  int    `bson:"order"`
 	Target string `bson:"target"`
-	// Bytes are the collection's: servers before 5.0 refuse documents in which a name
-	// starts with a dollar sign, as in validators and partial indexes.
+	// Bytes are the collection's: servers before 5.0 refuse names that start with a dollar sign, as
+	// in validators and partial indexes.
 	Bytes []byte `bson:"bytes,omitempty"`
-	// Collection has it in the documents of versions that wrote no bytes.
+	// Collection replaces Bytes in documents of older versions.
 	Collection      *schema.Collection `bson:"collection,omitempty"`
 	schema.Presence `bson:",inline"`
 }
@@ -81,7 +79,6 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 		Presence: m.Presence}), nil
 }
 
-// mapped reads what is stored.
 func (d *collectionDoc) mapped() (m Mapped, err error) {
 	m = Mapped{Target: d.Target, Presence: d.Presence}
 	if d.Collection != nil {
@@ -158,23 +155,20 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	return mongo.Wrap(err, "save the names of job %s", s.o.Job)
 }
 
-// skippedDoc is a document of collection "skipped": a part of the job's list.
 type skippedDoc struct {
 	ID  string `bson:"_id"`
 	Job string `bson:"job"`
-	// Generation is that of one save: parts of two saves are two lists. Jobs of earlier
-	// builds have parts without one.
+	// Generation identifies one save: parts of two saves are two lists. Jobs of earlier builds have
+	// none.
 	Generation string         `bson:"generation"`
 	N          int            `bson:"n"`
 	Docs       []stream.Place `bson:"docs"`
 }
 
-// maxPartBytes keeps a part of the list far below the size of a document.
 const maxPartBytes = 4 << 20
 
-// SaveSkipped stores with write concern 1; the position that follows proves it. The
-// list before goes when all of this one is there: where a save is broken off between
-// its parts both are loaded, and places too many do no harm. See Skipped.
+// SaveSkipped stores with write concern 1; the next position proves it. The old list is removed
+// last: after an interrupted save both are loaded, and superfluous places do no harm. See Skipped.
 func (s *Mongo) SaveSkipped(ctx context.Context, docs []stream.Place) (err error) {
 	generation := bson.NewObjectID().Hex()
 	parts := s.skippedParts(generation, docs)
@@ -212,7 +206,6 @@ func (s *Mongo) LoadSkipped(ctx context.Context) (out []stream.Place, err error)
 	return out, err
 }
 
-// update runs update statements with write concern 1, in the attempt's term.
 func (s *Mongo) update(ctx context.Context, coll string, statements ...bson.D) error {
 	term, err := s.c.UpdateState(ctx, coll, 1, statements...)
 	if err == nil {
@@ -221,7 +214,6 @@ func (s *Mongo) update(ctx context.Context, coll string, statements ...bson.D) e
 	return err
 }
 
-// delete removes what matches one of the filters, as update changes.
 func (s *Mongo) delete(ctx context.Context, coll string, filters ...bson.D) error {
 	term, err := s.c.DeleteState(ctx, coll, 1, filters...)
 	if err == nil {

@@ -4,20 +4,23 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/assign"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// assigner assigns slices of large collections to other workers. One of them reads a slice and sends
-// the sums of its documents' hashes; what differs is then looked into here, as ever. Others only
-// read. A slice counts once, with all of its sums or none: what a lost worker has read is read again.
+// assigner assigns slices of large collections to other workers, which send the sums of hashes.
+// What differs is looked into here. A slice counts once, with all of its sums or none; a slice of a
+// lost worker is read again.
 type assigner struct {
 	*assign.Owner[*part, *partSums]
 
@@ -28,7 +31,6 @@ type assigner struct {
 	changed  chan struct{} // closed when something is returned, or done
 }
 
-// share is a side whose slices are read here and elsewhere.
 type share struct {
 	*digester
 	of       *slicing
@@ -38,7 +40,6 @@ type share struct {
 	closed   bool // nothing of its parts is taken any more
 }
 
-// part is a slice that another worker has.
 type part struct {
 	*assigner
 	of    *share
@@ -48,7 +49,6 @@ type part struct {
 	next  int     // group
 }
 
-// partOf is a part as it is assigned, and how it is summed up.
 type partOf struct {
 	ID       string         `bson:"id"`
 	Side     int            `bson:"side"`
@@ -59,11 +59,10 @@ type partOf struct {
 	Groups   int            `bson:"groups"` // a power of two
 }
 
-// partSums are a piece of what a part sums up to.
 type partSums struct {
 	ID string `bson:"id"`
-	// From is the first group of the piece, Groups are the piece: of each its sums and its
-	// number of documents, of 8 bytes each, little-endian.
+	// From is the first group of the piece. Groups has for each the two sums and the number of
+	// documents, of 8 bytes each, little-endian.
 	From   int    `bson:"from"`
 	Groups []byte `bson:"groups"`
 	// Docs and Bytes are those of all of the part.
@@ -71,27 +70,15 @@ type partSums struct {
 	Bytes int64 `bson:"bytes"`
 }
 
-// pieceGroups is how many groups a report carries: less than half a megabyte, and NATS
-// takes one.
+// pieceGroups keeps a report below half a megabyte: NATS takes one.
 const pieceGroups = 16 << 10
 
-// mostGroups bounds the table of a part; an owner's own memory bounds it earlier.
+// mostGroups bounds the table of a part. The owner's memory bounds it earlier.
 const mostGroups = 4 << 20
 
-// assigns reports that slices of the collection may be assigned. What only the target has is
-// not paired by the rules.
+// assigns reports whether slices may be assigned. The rules do not pair what only the target has.
 func (d *digester) assigns() bool { return d.e.assigner != nil && d.sides[source].exists }
 
-// slicesToAssign is how many slices so many bytes have at least, so that others find some.
-func (e *Engine) slicesToAssign(bytes int64) int {
-	const most = 1024
-	if e.assigner == nil {
-		return 0
-	}
-	return int(min(bytes/(4*e.o.RangeBytes), most))
-}
-
-// read reads all slices of a side, but for those that others read.
 func (w *assigner) read(ctx context.Context, s *share, begin func() reading) error {
 	w.mu.Lock()
 	w.shares = append(w.shares, s)
@@ -114,7 +101,6 @@ func (w *assigner) read(ctx context.Context, s *share, begin func() reading) err
 	return g.Wait()
 }
 
-// close ends a share. Nothing of its parts is taken any more.
 func (w *assigner) close(s *share) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +111,6 @@ func (w *assigner) close(s *share) {
 	}
 }
 
-// take is the next slice to be read here, nil when all have been read, here or elsewhere.
 func (w *assigner) take(ctx context.Context, s *share) (*scan.Slice, error) {
 	for {
 		w.mu.Lock()
@@ -148,7 +133,7 @@ func (w *assigner) take(ctx context.Context, s *share) (*scan.Slice, error) {
 	}
 }
 
-// Return has the slice be read by somebody else. See assign.Part.
+// Return makes the slice wait again. See assign.Part.
 func (p *part) Return(bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +141,7 @@ func (p *part) Return(bool) {
 	p.end()
 }
 
-// end notes that nobody has the part any more. The caller has mu locked.
+// end notes that nobody has the part any more. mu is locked.
 func (p *part) end() {
 	p.of.assigned--
 	if p.arriving == p {
@@ -166,25 +151,20 @@ func (p *part) end() {
 	p.changed = make(chan struct{})
 }
 
-// arrived lets other sums arrive. The caller has mu locked.
+// arrived lets other sums arrive. mu is locked.
 func (w *assigner) arrived() {
 	w.arriving.of.e.c.account(-groupCost * len(w.arriving.sums))
 	w.arriving.sums, w.arriving = nil, nil
 }
 
-// Closed lets all join. See assign.Work.
 func (*assigner) Closed() string { return "" }
+func (*assigner) Terms() any     { return struct{}{} }
 
-// Terms are none. See assign.Work.
-func (*assigner) Terms() any { return struct{}{} }
-
-// Note does nothing: others write nowhere. See assign.Work.
-func (*assigner) Note(context.Context, []string) error { return nil }
-
-// Revoke does nothing: what a worker sends that is revoked is refused. See assign.Work.
+// Note and Revoke do nothing: others write nowhere, and what a revoked worker sends is refused. See
+// assign.Work.
+func (*assigner) Note(context.Context, []string) error                { return nil }
 func (*assigner) Revoke(context.Context, *assign.Member[*part]) error { return nil }
 
-// Waiting is how many slices others may read now. See assign.Work.
 func (w *assigner) Waiting() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,9 +174,9 @@ func (w *assigner) Waiting() (n int) {
 	return n
 }
 
-// Next takes a slice, the last of those that wait: here they are read from the first on. The next
-// collection may have one later. See assign.Work.
-func (w *assigner) Next(string) (a *assign.Assigned[*part], more bool) {
+// Next takes the last waiting slice: here they are read from the first on. The next collection may
+// have more. See assign.Work.
+func (w *assigner) Next(string) (p *part, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.shares {
@@ -205,17 +185,24 @@ func (w *assigner) Next(string) (a *assign.Assigned[*part], more bool) {
 			continue
 		}
 		w.parts++
-		p := &part{assigner: w, of: s, id: strconv.Itoa(w.parts), slice: s.wait[last]}
+		p = &part{assigner: w, of: s, id: strconv.Itoa(w.parts), slice: s.wait[last]}
 		s.wait = s.wait[:last]
 		s.assigned++
-		unit := &partOf{ID: p.id, Side: s.i, SourceNS: s.pair.Source, Slice: p.slice, Seed: int64(s.seed),
-			Groups: len(s.tables[s.i].groups)}
-		if at := s.e.at[s.i].Load(); at != nil {
-			unit.At = *at
-		}
-		return &assign.Assigned[*part]{ID: p.id, Part: p, Unit: unit}, true
+		return p, true
 	}
 	return nil, true
+}
+
+func (p *part) ID() string { return p.id }
+
+func (p *part) Unit() any {
+	s := p.of
+	unit := &partOf{ID: p.id, Side: s.i, SourceNS: s.pair.Source, Slice: p.slice, Seed: int64(s.seed),
+		Groups: len(s.tables[s.i].groups)}
+	if at := s.e.at[s.i].Load(); at != nil {
+		unit.At = *at
+	}
+	return unit
 }
 
 // Report takes a piece of a part's sums. See assign.Work.
@@ -252,8 +239,7 @@ func (w *assigner) Report(_ context.Context, m *assign.Member[*part], r *partSum
 	return again, err
 }
 
-// add takes a piece of the sums, and adds all of them to the table when the last one has come. The
-// caller has mu locked.
+// add takes a piece of the sums. With the last one it adds all to the table. mu is locked.
 func (p *part) add(r *partSums) (all bool, err error) {
 	t, c := &p.of.tables[p.of.i], &p.of.e.c
 	if p.arriving == nil {
@@ -261,8 +247,11 @@ func (p *part) add(r *partSums) (all bool, err error) {
 		c.account(groupCost * len(p.sums))
 	}
 	end := p.next + len(r.Groups)/groupCost
-	if r.From != p.next || end > len(p.sums) || end == p.next || !takeGroups(p.sums[p.next:end], r.Groups) {
+	if r.From != p.next || end > len(p.sums) || end == p.next || len(r.Groups)%groupCost != 0 {
 		return false, errors.New("it has sent sums that do not fit the slice")
+	}
+	if _, err := binary.Decode(r.Groups, binary.LittleEndian, p.sums[p.next:end]); err != nil {
+		return false, fmt.Errorf("read the sums of a slice: %w", err)
 	}
 	if p.next = end; end < len(p.sums) {
 		return false, nil
@@ -274,11 +263,10 @@ func (p *part) add(r *partSums) (all bool, err error) {
 	return true, nil
 }
 
-// merge adds sums of other documents, if they are of so many.
 func (t *table) merge(sums []group, docs, bytes int64) bool {
 	var n uint64
 	for i := range sums {
-		n += sums[i].n
+		n += sums[i][2]
 	}
 	if n != uint64(docs) {
 		return false
@@ -286,34 +274,92 @@ func (t *table) merge(sums []group, docs, bytes int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range sums {
-		g, s := &t.groups[i], &sums[i]
-		g.x += s.x
-		g.y += s.y
-		g.n += s.n
+		for k, n := range sums[i] {
+			t.groups[i][k] += n
+		}
 	}
 	t.docs += docs
 	t.bytes += bytes
 	return true
 }
 
-func appendGroups(dst []byte, groups []group) []byte {
-	for _, g := range groups {
-		dst = binary.LittleEndian.AppendUint64(dst, g.x)
-		dst = binary.LittleEndian.AppendUint64(dst, g.y)
-		dst = binary.LittleEndian.AppendUint64(dst, g.n)
-	}
-	return dst
+const idle = 3 * time.Second
+
+// Assist reads slices for a comparison of another process, which ask reaches, until there are no
+// more for a while. spec is that of the comparison. An error says why it ended early; its slices
+// are then read elsewhere. It writes nothing.
+func Assist(ctx context.Context, spec Spec, worker, version string, ask assign.Ask) error {
+	spec.Options = spec.withDefaults()
+	j := assign.Joining{Worker: worker, Version: version, Ask: ask, Rules: spec.Rules, Log: spec.Log, Idle: idle}
+	return assign.Assist(ctx, j, func(ctx context.Context, a *assisted) error {
+		parts := a.Group("")
+		first, err := parts.First(ctx)
+		if err != nil || first == nil {
+			return err
+		}
+		sides, err := spec.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer closeAll(sides)
+		if err := a.CheckClusters(sides[source], sides[target]); err != nil {
+			return err
+		}
+		e := New(sides[source], sides[target], spec.Options)
+		g, ctx := errgroup.WithContext(ctx)
+		for range max(spec.Workers/2, 1) { // each of them reads as much as is asked for at a time
+			g.Go(func() error {
+				for {
+					p, err := parts.Next(ctx)
+					if err != nil || p == nil {
+						return err
+					}
+					if err := e.assist(ctx, a, p); err != nil {
+						return err
+					}
+				}
+			})
+		}
+		return g.Wait()
+	})
 }
 
-// takeGroups fills groups with a piece, and reports whether it is one of so many.
-func takeGroups(groups []group, piece []byte) bool {
-	if len(piece) != len(groups)*groupCost {
-		return false
+type assisted = assign.Assistant[struct{}, partOf]
+
+func (e *Engine) assist(ctx context.Context, a *assisted, p *partOf) error {
+	if p.Side != source && p.Side != target || p.Groups < 1 || p.Groups > mostGroups || p.Groups&(p.Groups-1) != 0 {
+		return fmt.Errorf("a part of side %d with %d groups", p.Side, p.Groups)
 	}
-	for i := range groups {
-		g := piece[i*groupCost:]
-		groups[i] = group{binary.LittleEndian.Uint64(g), binary.LittleEndian.Uint64(g[8:]),
-			binary.LittleEndian.Uint64(g[16:])}
+	for at := &e.at[p.Side]; ; { // reads see what those of the owner do
+		was := at.Load()
+		if was != nil && !was.Before(p.At) || at.CompareAndSwap(was, &p.At) {
+			break
+		}
 	}
-	return true
+	pair := Pair{Route: a.Made.Route(p.SourceNS)}
+	ns := [...]string{pair.Source, pair.Target}[p.Side]
+	var t *table
+	err := again(ctx, e.o.Log, "read a part of "+ns, func() error {
+		s, err := e.describe(ctx, p.Side, ns)
+		if err != nil {
+			return err
+		}
+		s.choose(&pair)
+		t = &table{groups: make([]group, p.Groups)}
+		return s.scanSlice(ctx, p.Slice, sums{seed: uint64(p.Seed), mask: uint64(p.Groups - 1)}.into(t, &e.c))
+	})
+	for from := 0; err == nil && from < len(t.groups); {
+		end := min(from+pieceGroups, len(t.groups))
+		piece := &partSums{ID: p.ID, From: from, Docs: t.docs, Bytes: t.bytes}
+		if piece.Groups, err = binary.Append(nil, binary.LittleEndian, t.groups[from:end]); err != nil {
+			return fmt.Errorf("write the sums of a slice: %w", err)
+		}
+		var later bool // sums of somebody else are arriving
+		if later, err = a.Report(ctx, piece); later {
+			err = pace.Pause(ctx, 20*time.Millisecond)
+		} else {
+			from = end
+		}
+	}
+	return err
 }

@@ -186,7 +186,7 @@ func TestAssignedSlices(t *testing.T) {
 		late := assigntest.Of("late", l.now().Assistants)
 		return late.Why != "" && late.Parts == 0
 	})
-	full := appendGroups(nil, make([]group, late.Groups))
+	full := make([]byte, groupCost*late.Groups)
 	r := l.raw("late", "report", &partSums{ID: late.ID, Groups: full[:groupCost*min(late.Groups, pieceGroups)]})
 	if !strings.Contains(r.Refused, "revoked this worker") {
 		t.Errorf("late sums: %+v", r)

@@ -8,38 +8,39 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/users"
 )
 
-// Spec says which clusters are compared, and how. Source and Target hold
-// secrets and are never logged.
+// Spec says which clusters are compared, and how. Source and Target hold secrets and are never
+// logged.
 type Spec struct {
 	Source, Target string
-	// SourceShards and TargetShards are connection strings of shards, by name, where
-	// they are reached otherwise than a sharded cluster says.
+	// SourceShards and TargetShards override the addresses of shards, by name.
 	SourceShards, TargetShards map[string]string
 	// AllowShard permits a side that is one shard of a sharded cluster.
 	AllowShard bool
-	// ShardsLeft says that SourceShards may name shards that have left, as those of a job may.
-	// Else a name that the cluster lacks is an error.
+	// ShardsLeft allows names in SourceShards of shards that have left, as a job does.
 	ShardsLeft bool
 	Rules      transform.Config
 	Options
-	// Observe, when set, gets the function that tells the progress, once the
-	// comparison begins. It is safe for concurrent use, also afterwards.
+	// Observe gets the function that returns the progress when the comparison begins. That is safe
+	// for concurrent use at any later time. Nil is allowed.
 	Observe func(stats func() Stats)
 }
 
 // Clusters connects to both clusters and compares what the rules keep: documents, collections,
-// options, indexes and views. An error means that the comparison did not end; differences are
-// in the report.
+// options, indexes and views. An error means that the comparison did not end. Differences are in
+// the report.
 func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	var keys transform.Keys
 	spec.Rules.Secret = keys.Remember(spec.Rules.Secret)
@@ -93,7 +94,6 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	return report, err
 }
 
-// connect connects to both clusters.
 func (s *Spec) connect(ctx context.Context) (sides [2]*mongo.Cluster, err error) {
 	for i, uri := range []string{s.Source, s.Target} {
 		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err == nil {
@@ -115,10 +115,8 @@ func closeAll(sides [2]*mongo.Cluster) {
 	}
 }
 
-// appName is what servers call the connections.
 const appName = "millrace-verify"
 
-// different fails for a deployment that would be compared with itself.
 func different(source, target *mongo.Cluster) error {
 	if !source.Same(target) {
 		return nil
@@ -131,7 +129,6 @@ func errSame(source *mongo.Cluster) error {
 		"check --source and --target")
 }
 
-// compareClusters compares all that the rules keep.
 func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	observe func(func() Stats)) (*Report, error) {
 	var pairs []Pair
@@ -194,8 +191,6 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	return report, nil
 }
 
-// omissions notes what the rules choose and no job brings to the target, and indexes that
-// only some shards of a side have.
 func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Report) error {
 	return again(ctx, e.o.Log, "list what is left out", func() error {
 		list, err := schema.Omissions(ctx, e.clusters[source], rules)
@@ -220,14 +215,14 @@ func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Re
 	})
 }
 
-// seen looks, and returns when what was seen can no longer roll back.
+// seen runs look, and returns when what it saw can no longer roll back.
 func (e *Engine) seen(ctx context.Context, look func() error) error {
 	return e.clusters[source].Seen(ctx, func() error { return e.clusters[target].Seen(ctx, look) })
 }
 
-// list returns the collections of both sides: those of the source with their names on the
-// target, then those that only the target has in the same databases, or in databases that the
-// rules name. others are the databases that are left out. Views are left to the catalogs.
+// list pairs the collections of the source with their targets, then those that only the target has
+// in the same databases, or in databases that the rules name. others are databases that are left
+// out. The comparison of the catalogs handles views.
 func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, others []string, err error) {
 	ofSource, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
 	if err != nil {
@@ -267,8 +262,8 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	return pairs, others, anythingOf(ofSource, ofTarget, rules, e.o.Only)
 }
 
-// anythingOf returns an error where the rules, an include, or a pattern of only choose nothing:
-// a comparison of nothing proves nothing.
+// anythingOf fails where the rules, an include, or a pattern of only choose nothing: comparing
+// nothing proves nothing.
 func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.Set) error {
 	var names []string
 	for _, c := range ofSource {
@@ -293,7 +288,6 @@ func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.S
 	return nil
 }
 
-// unusedIncludes are the includes of the rules that match none of the names.
 func unusedIncludes(rules *transform.Set, names []string) string {
 	var unused []string
 	for _, r := range rules.Unused(names) {
@@ -304,9 +298,9 @@ func unusedIncludes(rules *transform.Set, names []string) string {
 	return strings.Join(unused, ", ")
 }
 
-// pairUp matches by the namespaces of the documents. A collection whose name on the other side
-// is a view or a time-series collection has no partner: the comparison of the catalogs reports
-// that. ahead is how far the source's clock, by which documents expire, is ahead.
+// pairUp matches by the namespaces of the documents. If a name is a view or a time-series
+// collection on the other side, the comparison of the catalogs reports that. ahead is how far the
+// source's clock, by which documents expire, is ahead.
 func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set,
 	ahead time.Duration) (pairs []Pair, err error) {
 	source, target := virtual(ofSource), virtual(ofTarget)
@@ -335,8 +329,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set,
 	return pairs, nil
 }
 
-// expired recognizes documents that have expired by the settings that the source has now,
-// where those stay on the target; nil where none do.
+// expired recognizes expired documents by the source's settings; nil where the target keeps none.
 func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (func(doc []byte) bool, error) {
 	c, _, err := schema.Mapped(c, rules)
 	if err != nil {
@@ -349,8 +342,7 @@ func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (fu
 	return func(doc []byte) bool { return settings.Expired(doc, time.Now().Add(ahead).UnixMilli()) }, nil
 }
 
-// virtual are the names under which no documents are kept: of views, and of
-// time-series collections, whose documents are in their buckets.
+// virtual returns names of views and time series, which have no documents themselves.
 func virtual(list []schema.Collection) map[string]bool {
 	out := map[string]bool{}
 	for _, c := range list {
@@ -359,4 +351,64 @@ func virtual(list []schema.Collection) map[string]bool {
 		}
 	}
 	return out
+}
+
+// catalogs repeats until a difference is final, while writes go on.
+func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.Difference, error) {
+	var all candidate
+	for {
+		began := time.Now()
+		var diffs []schema.Difference
+		err := again(ctx, e.o.Log, "compare the catalogs", func() (err error) {
+			diffs, err = e.diff(ctx, rules)
+			return err
+		})
+		if err != nil || !e.o.Online {
+			return diffs, err
+		}
+		var text strings.Builder
+		for _, d := range diffs {
+			if !expected(d) {
+				text.WriteString(d.String() + "\n")
+			}
+		}
+		if text.Len() == 0 {
+			return diffs, nil
+		}
+		if _, final := e.recheck.observe(&all, xxh3.HashString128(text.String()), digest{}, time.Now()); final {
+			return diffs, nil
+		}
+		if err := pace.Pause(ctx, max(e.o.Recheck.Every, time.Since(began))); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func expected(d schema.Difference) bool { return d.Skipped != "" || d.Deferred }
+
+func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema.Difference, err error) {
+	err = e.seen(ctx, func() error {
+		var o schema.DiffOptions
+		if o.Deferred, err = schema.AllDeferred(ctx, e.clusters[target]); err != nil {
+			return err
+		}
+		if of := e.shards[source].Load(); of != nil {
+			if o.Building, err = of.Building(ctx, rules); err != nil {
+				return e.unread(source, err)
+			}
+		}
+		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, o)
+		if err != nil || !e.o.Users {
+			return err
+		}
+		others, err := users.Diff(ctx, e.clusters[source], e.clusters[target], rules)
+		diffs = append(diffs, others...)
+		return err
+	})
+	if only := e.o.Only; only != nil {
+		diffs = slices.DeleteFunc(diffs, func(d schema.Difference) bool {
+			return !only.Match(d.NS) && !slices.ContainsFunc(rules.Sources(d.NS), only.Match)
+		})
+	}
+	return diffs, err
 }

@@ -107,10 +107,10 @@ func FuzzSameFields(f *testing.F) {
 				t.Fatal("another field order is not the same")
 			}
 		}
-		if !bytes.Equal(a, b) && describeDifference(a, b, false) == "" {
+		if !bytes.Equal(a, b) && differing(a, b, "", false, 0) == "" {
 			t.Fatal("no description")
 		}
-		if !got && describeDifference(a, b, true) == "" {
+		if !got && differing(a, b, "", true, 0) == "" {
 			t.Fatal("no description, field order ignored")
 		}
 		_, _ = appendID(nil, a)
@@ -139,7 +139,7 @@ func TestDescribeDifference(t *testing.T) {
 			`a: double {"$numberDouble":"NaN"} (010000000000f87f) on the source, double {"$numberDouble":"NaN"} (020000000000f87f) on the target`},
 	}
 	for _, tc := range tests {
-		if got := describeDifference(tc.a, tc.b, false); got != tc.want {
+		if got := differing(tc.a, tc.b, "", false, 0); got != tc.want {
 			t.Errorf("got  %s\nwant %s", got, tc.want)
 		}
 	}

@@ -16,31 +16,27 @@ import (
 // Method is how documents are compared.
 type Method string
 
-// The methods.
 const (
-	// Auto is Digest for all but the small collections.
+	// Auto is Digest, but Ranges for small collections.
 	Auto Method = "auto"
-	// Ranges streams both sides in _id order and compares the bytes. On random
-	// ids the servers fetch documents at random.
+	// Ranges streams both sides in _id order and compares the bytes. For random _ids servers fetch
+	// documents at random.
 	Ranges Method = "ranges"
-	// Digest reads both sides in the order of their storage, which is several
-	// times as fast in memory and many times on disk, and compares sums of
-	// 128-bit hashes (random seeds, drawn per collection and run) of groups of
-	// documents; documents of groups that differ are then compared byte for
-	// byte. Two documents that differ go unnoticed with a probability in the
-	// order of 2^-100. Collections for which it does not work out (field order
-	// ignored, no _id index, very much differs) are compared by Ranges.
+	// Digest reads both sides in storage order, several times as fast in memory and many times on
+	// disk. It compares sums of 128-bit hashes (random seeds, drawn per collection and run) of
+	// groups of documents, then the documents of groups that differ, byte for byte. It misses two
+	// differing documents with a probability of about 2^-100. Collections that do not suit it
+	// (field order ignored, no _id index, very much differs) are compared by Ranges.
 	Digest Method = "digest"
 	// Single looks at single documents (Options.Documents).
 	Single Method = "single"
 )
 
-// errTooDifferent says that ranges are the better way.
+// errTooDifferent reports that ranges are better.
 var errTooDifferent = errors.New("too much differs for digests")
 
-// table holds the sums of one side: a document belongs to the group that the
-// hash of its _id chooses. Sums do not depend on the order of documents, so
-// any number of readers may add to it. It is read when all have.
+// table holds the sums of one side. The hash of a document's _id chooses its group. Sums do not
+// depend on the order, so any number of readers may add to them.
 type table struct {
 	mu     sync.Mutex
 	groups []group
@@ -48,34 +44,32 @@ type table struct {
 	bytes  int64
 }
 
-type group struct{ x, y, n uint64 }
+// group has two sums of hashes and the number of documents.
+type group [3]uint64
 
-// summand is what a document adds to its group.
 type summand struct {
 	group uint32
 	x, y  uint64
 }
 
-// add takes a page's documents. One lock for all of them, not an atomic
-// addition for each: those would wait for memory one after the other.
+// add adds a page's documents under one lock: atomic additions for each would wait for memory one
+// after the other.
 func (t *table) add(page []summand, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range page {
 		s := &page[i]
 		g := &t.groups[s.group]
-		g.x += s.x
-		g.y += s.y
-		g.n++
+		g[0] += s.x
+		g[1] += s.y
+		g[2]++
 	}
 	t.docs += int64(len(page))
 	t.bytes += bytes
 }
 
-// groupCost is a group's size in bytes.
 const groupCost = 24
 
-// digester is the comparison of one collection.
 type digester struct {
 	*collection
 	sums
@@ -119,13 +113,10 @@ func (c *collection) digest(ctx context.Context, readers int) error {
 	return nil
 }
 
-// groupDocs is how many documents of a side share a group, where memory allows.
-// Fewer would make tables that no processor's cache holds.
+// groupDocs is per side. Fewer would make tables larger than any processor's cache.
 const groupDocs = 16
 
-// newDigester makes the tables as fine as the memory of so many workers allows:
-// half of what they may hold of documents without a partner, the suspects have
-// the rest.
+// newDigester gives half of the memory for documents without a partner to the tables.
 func newDigester(c *collection, readers int) *digester {
 	d := &digester{collection: c, readers: readers, room: readers * c.e.limits.pending / 2,
 		sums: sums{seed: rand.Uint64()}, suspects: map[string]bool{}}
@@ -138,13 +129,11 @@ func newDigester(c *collection, readers int) *digester {
 	return d
 }
 
-// sums say what a document adds to which group.
 type sums struct {
 	seed uint64 // of all hashes
 	mask uint64 // groups - 1
 }
 
-// into reads documents into a table.
 func (s sums) into(t *table, c *counters) reading {
 	var page []summand
 	var bytes int64
@@ -160,10 +149,8 @@ func (s sums) into(t *table, c *counters) reading {
 	}}
 }
 
-// group is the one that a document belongs to, by the key of its _id.
 func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed) & s.mask) }
 
-// sum reads a whole side into its table.
 func (d *digester) sum(ctx context.Context, i int) error {
 	begin := func() reading { return d.into(&d.tables[i], &d.e.c) }
 	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && d.assigns() {
@@ -172,11 +159,10 @@ func (d *digester) sum(ctx context.Context, i int) error {
 	return d.layouts[i].scan(ctx, d.readers, begin)
 }
 
-// differing counts the documents of groups that differ, on both sides.
 func (d *digester) differing() (docs int64) {
 	for i := range d.tables[source].groups {
 		if d.differs(i) {
-			docs += int64(d.tables[source].groups[i].n + d.tables[target].groups[i].n)
+			docs += int64(d.tables[source].groups[i][2] + d.tables[target].groups[i][2])
 		}
 	}
 	return docs
@@ -186,9 +172,8 @@ func (d *digester) differs(i int) bool {
 	return d.tables[source].groups[i] != d.tables[target].groups[i]
 }
 
-// lookInto finds the ids of both sides that belong to differing groups, by
-// reading ids alone, and compares those documents. A document that differed
-// and still does is there on one side at least.
+// lookInto reads the _ids of both sides in differing groups and compares those documents. A
+// document that still differs is there on one side at least.
 func (d *digester) lookInto(ctx context.Context) error {
 	err := both(ctx, func(ctx context.Context, i int) error {
 		ids := func() reading { return reading{idsOnly: true, each: d.suspect} }
@@ -212,8 +197,7 @@ func (d *digester) lookInto(ctx context.Context) error {
 	return nil
 }
 
-// suspect notes the _id of a document whose group differs. Several readers call
-// it.
+// suspect notes the _id of a document whose group differs, for several readers.
 func (d *digester) suspect(_, key []byte) error {
 	if !d.differs(int(d.group(key))) {
 		return nil
@@ -230,11 +214,9 @@ func (d *digester) suspect(_, key []byte) error {
 	return nil
 }
 
-// digestLeast is the size in bytes from which on Auto takes digests: what a
-// worker reads of a smaller collection it can as well compare.
+// digestLeast is in bytes. A worker can compare what it reads of smaller collections.
 const digestLeast = 1 << 20
 
-// digestible reports whether the collection can be compared by digests.
 func (c *collection) digestible() bool {
 	o, src, dst := &c.e.o, &c.sides[source], &c.sides[target]
 	if c.pair.History || o.sampled() || o.Method == Ranges || o.Method == Auto && max(src.Bytes, dst.Bytes) < digestLeast {

@@ -2,14 +2,18 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/binary"
 	"maps"
 	"slices"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// compare streams both sides of a range and joins them.
 func (c *collection) compare(ctx context.Context, sl scan.Slice) error {
 	j := &join{collection: c}
 	err := c.stream(ctx, sl, false, func(ctx context.Context, left, right *stream) error {
@@ -27,24 +31,25 @@ func (c *collection) compare(ctx context.Context, sl scan.Slice) error {
 	return nil
 }
 
-// join pairs the documents of two streams by _id. It relies on nothing about
-// their order: what has no partner at the heads waits in its lane, and is
-// looked up on the other side when the lanes hold too much, or at the end.
+// join pairs the documents of two streams by _id, in any order. A document without a partner at the
+// heads waits in its lane. It is looked up on the other side when the lanes hold too much, or at
+// the end.
 type join struct {
 	*collection
 	left, right lane
 	ka, kb      []byte // ids of the heads
-	doubts      doubts
+	// doubts are _ids of documents that do not match as they came, doubted bounds their bytes: a
+	// stream may have paired one of several with another.
+	doubts  []string
+	doubted int
 }
 
-// lane is one stream and its documents without a partner.
 type lane struct {
 	*stream
 	wait     map[string][]byte // copies, by id
 	buffered int               // bytes of those
 }
 
-// entryCost is what a waiting document costs besides its bytes.
 const entryCost = 96
 
 func (j *join) run(ctx context.Context) error {
@@ -78,7 +83,7 @@ func (j *join) run(ctx context.Context) error {
 	return j.settle(ctx)
 }
 
-// unequal handles heads that differ; one of them may be nil.
+// unequal handles heads that differ; one may be nil.
 func (j *join) unequal(ctx context.Context, a, b []byte) error {
 	var ok bool
 	if j.ka, ok = appendID(j.ka[:0], a); a != nil && !ok {
@@ -99,8 +104,8 @@ func (j *join) unequal(ctx context.Context, a, b []byte) error {
 		j.right.advance()
 		return j.match(ctx, j.left.take(j.kb), b)
 	}
-	// Whoever is behind in _id order waits alone, so that a long run of
-	// documents on one side does not drag the other side along.
+	// Whoever is behind in _id order waits alone: a long run of documents on one side does not drag
+	// the other along.
 	behind := likelyOrder(j.ka, j.kb)
 	if a != nil && (b == nil || behind <= 0) {
 		if err := j.put(ctx, &j.left, j.ka, a); err != nil {
@@ -123,8 +128,7 @@ func (l *lane) has(key []byte) bool {
 	return ok
 }
 
-// put has the document at the head of a lane wait. One whose _id waits already is of
-// another shard: they are looked at together.
+// put makes a head wait. A second document of its _id, from another shard, is a doubt.
 func (j *join) put(ctx context.Context, l *lane, key, doc []byte) error {
 	defer l.advance()
 	if !l.has(key) || !j.e.several() {
@@ -157,13 +161,11 @@ func (l *lane) account(n int) {
 	l.e.c.account(n)
 }
 
-// free lets go of all that waits.
 func (l *lane) free() {
 	clear(l.wait)
 	l.account(-l.buffered)
 }
 
-// lookUp looks the waiting documents of one lane up on the other side.
 func (j *join) lookUp(ctx context.Context, left bool) error {
 	l, other := &j.left, &j.sides[target]
 	if !left {
@@ -195,8 +197,7 @@ func (j *join) lookUp(ctx context.Context, left bool) error {
 	return nil
 }
 
-// chunk is how many of n items, at least one, fit into limit bytes (and a
-// thousand, for the server's sake).
+// chunk counts items that fit into limit bytes: at least one, at most a thousand.
 func chunk(n, limit int, size func(int) int) int {
 	total := 0
 	for i := range min(n, 1000) {
@@ -207,7 +208,6 @@ func chunk(n, limit int, size func(int) int) int {
 	return min(n, 1000)
 }
 
-// free lets go of everything still held.
 func (j *join) free() {
 	for _, l := range []*lane{&j.left, &j.right} {
 		l.drop()
@@ -215,8 +215,7 @@ func (j *join) free() {
 	}
 }
 
-// match takes two documents of one _id as they came; nil stands for none. Nothing keeps
-// them.
+// match compares two documents of one _id as they came; nil stands for none. It keeps neither.
 func (j *join) match(ctx context.Context, a, b []byte) error {
 	if j.e.o.agree(a, b) {
 		return nil
@@ -227,9 +226,8 @@ func (j *join) match(ctx context.Context, a, b []byte) error {
 	return j.found(ctx, a, b)
 }
 
-// found hands two documents of one _id, all that there are, on if they are not the
-// same; nil stands for none. Nothing keeps them. Offline a mismatch is final, online it
-// is looked at again.
+// found handles two documents of one _id, all that there are; nil stands for none. It keeps
+// neither. Offline a mismatch is final, online it is looked at again.
 func (c *collection) found(ctx context.Context, a, b []byte) error {
 	if c.e.o.agree(a, b) {
 		return nil
@@ -242,8 +240,75 @@ func (c *collection) found(ctx context.Context, a, b []byte) error {
 	return nil
 }
 
-// mismatch has a document be looked at again that was of at most so many bytes.
+// mismatch queues a document of at most so many bytes for another look.
 func (c *collection) mismatch(ctx context.Context, key string, size int) error {
 	c.e.c.mismatches.Add(1)
 	return c.e.recheck.add(ctx, candidate{suspect: suspect{c, key}, size: size})
+}
+
+// likelyOrder guesses which of two _ids comes first in an index: -1 for a, +1 for b, 0 for unknown.
+// It only saves work, so it may be wrong (collations).
+func likelyOrder(a, b []byte) int {
+	if len(a) == 0 || len(b) == 0 || a[0] != b[0] {
+		return 0
+	}
+	x, y := a[1:], b[1:]
+	switch bson.Type(a[0]) {
+	case bson.TypeObjectID:
+		return bytes.Compare(x, y)
+	case bson.TypeString:
+		return bytes.Compare(x[4:], y[4:])
+	case bson.TypeInt64, bson.TypeDateTime:
+		return cmp.Compare(int64(binary.LittleEndian.Uint64(x)), int64(binary.LittleEndian.Uint64(y)))
+	case bson.TypeInt32:
+		return cmp.Compare(int32(binary.LittleEndian.Uint32(x)), int32(binary.LittleEndian.Uint32(y)))
+	case bson.TypeBinary:
+		return cmp.Or(cmp.Compare(len(x), len(y)), bytes.Compare(x[4:], y[4:])) // the subtype, then the bytes
+	}
+	return 0
+}
+
+// Two shards may have different documents of one _id, under different shard keys. All documents of
+// one _id are compared as one: their bytes, sorted and joined.
+
+func together(have, doc []byte) []byte {
+	all := append(apart(have), doc)
+	slices.SortFunc(all, bytes.Compare)
+	return slices.Concat(all...)
+}
+
+func apart(docs []byte) (all [][]byte) {
+	for len(docs) >= 4 {
+		n := int(binary.LittleEndian.Uint32(docs))
+		if n < 5 || n > len(docs) {
+			break
+		}
+		all = append(all, docs[:n:n])
+		docs = docs[n:]
+	}
+	return all
+}
+
+func (e *Engine) several() bool {
+	return e.clusters[source].Info.Kind == mongo.KindSharded || e.clusters[target].Info.Kind == mongo.KindSharded
+}
+
+func (j *join) doubt(ctx context.Context, key string, size int) error {
+	if j.e.o.Online {
+		return j.mismatch(ctx, key, size)
+	}
+	j.doubts = append(j.doubts, key)
+	if j.doubted += size; j.doubted < j.e.limits.batch && len(j.doubts) < 1000 {
+		return nil
+	}
+	return j.settle(ctx)
+}
+
+func (j *join) settle(ctx context.Context) error {
+	keys := j.doubts
+	j.doubts, j.doubted = nil, 0
+	if len(keys) == 0 {
+		return nil
+	}
+	return j.pairs(ctx, keys, func(_ int, a, b []byte) error { return j.found(ctx, a, b) })
 }

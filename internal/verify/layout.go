@@ -14,13 +14,12 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 )
 
-// layout is how a side is read in the order of its storage. Each scan gives every
-// document that is there all the time.
+// layout reads a side in the order of its storage. Each scan gives every document that is there all
+// the time.
 type layout interface {
 	scan(ctx context.Context, readers int, begin func() reading) error
 }
 
-// layout finds out where a side's documents are, and parts them for so many readers.
 func (s *side) layout(ctx context.Context, readers int) (layout, error) {
 	if of := s.e.shards[s.i].Load(); of != nil && s.exists {
 		l, err := s.onShards(ctx, of, readers)
@@ -30,7 +29,6 @@ func (s *side) layout(ctx context.Context, readers int) (layout, error) {
 	return &slicing{side: s, parts: parts}, err
 }
 
-// slicing is slices that are read one by one.
 type slicing struct {
 	*side
 	parts []scan.Slice
@@ -45,7 +43,6 @@ func (l *slicing) scan(ctx context.Context, readers int, begin func() reading) e
 	return g.Wait()
 }
 
-// onShards is the layout of a collection whose shards are read directly.
 func (s *side) onShards(ctx context.Context, of *origin.Sharded, readers int) (layout, error) {
 	now, err := s.e.describe(ctx, s.i, s.NS)
 	now.chosen, now.mapped = s.chosen, s.mapped
@@ -63,9 +60,8 @@ func (s *side) onShards(ctx context.Context, of *origin.Sharded, readers int) (l
 	return l, l.cut(ctx, table)
 }
 
-// shard is what one shard has of the side, or owns of it; its estimates are those of an
-// even share. The shard is asked by UUID: what movePrimary has dropped is not taken for
-// an empty collection.
+// shard is what one shard has of the side, or owns of it, with the estimates of an even share. It
+// is read by UUID: what movePrimary has dropped is not taken for an empty collection.
 func (s *side) shard(on *shards.Shard, owned *ownership.Filter, of int) *side {
 	one := *s
 	one.on, one.owned, one.UUID = on, owned, s.uuid
@@ -73,8 +69,7 @@ func (s *side) shard(on *shards.Shard, owned *ownership.Filter, of int) *side {
 	return &one
 }
 
-// onOneShard is the layout of a collection that is not sharded: its database's own
-// shard has all of it.
+// onOneShard is the layout of an unsharded collection, which is on its database's shard.
 func (s *side) onOneShard(ctx context.Context, of *origin.Sharded, readers int) (layout, error) {
 	db, _ := mongo.SplitNS(s.NS)
 	primary, err := ownership.Primary(ctx, s.e.clusters[s.i], db, ownership.Majority())
@@ -101,16 +96,14 @@ func shardNamed(of *origin.Sharded, name string) (*shards.Shard, error) {
 	return &of.Cluster().Shards[i], nil
 }
 
-// unsharded is a collection that is not sharded, on its database's own shard.
 type unsharded struct {
 	slicing
 	of *origin.Sharded
 }
 
-// scan reads the collection and then makes sure that it is not sharded. If it has been
-// sharded meanwhile, chunks may have left the shard before they were read. If its
-// database moves, the copy that is read here is complete until it is dropped, which is
-// an error.
+// scan checks after reading that the collection is not sharded now: chunks may have left before
+// they were read. If its database moves, the copy read here is complete until it is dropped, which
+// is an error.
 func (l *unsharded) scan(ctx context.Context, readers int, begin func() reading) error {
 	if err := l.slicing.scan(ctx, readers, begin); err != nil {
 		return l.e.unread(l.i, l.gone(err))
@@ -129,10 +122,107 @@ func (l *unsharded) scan(ctx context.Context, readers int, begin func() reading)
 	return err
 }
 
-// gone has a collection that is not on its shard any more looked for again.
+// gone makes err one that is retried if the collection has left its shard.
 func (l *unsharded) gone(err error) error {
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return mongo.Retry(l.NS+" is not on shard "+l.on.Name+" any more", err, "")
 	}
 	return err
+}
+
+func (s *side) byRecord() bool {
+	return s.exists && scan.ByStorage(&s.Collection, s.cluster().Info) == scan.ByRecord
+}
+
+// readers is one where no scan begins in the middle.
+func (s *side) readers() int {
+	if !s.byRecord() && (s.e.shards[s.i].Load() == nil || s.on != nil) {
+		return 1
+	}
+	return s.e.readersOf(s.Bytes)
+}
+
+func (e *Engine) readersOf(bytes int64) int {
+	return int(max(min(bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
+}
+
+// slicesPerReader keeps all readers busy to the end. A slice costs half a reply.
+const slicesPerReader = 4
+
+func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
+	if readers < 2 {
+		return []scan.Slice{s.entire()}, nil
+	}
+	n := readers * slicesPerReader
+	if s.e.assigner != nil { // so that others find some
+		const most = 1024
+		n = max(n, int(min(s.Bytes/(4*s.e.o.RangeBytes), most)))
+	}
+	return s.cut(ctx, n)
+}
+
+func (s *side) entire() scan.Slice {
+	if s.byRecord() {
+		return scan.Slice{Strategy: scan.ByRecord}
+	}
+	return scan.Slice{Strategy: scan.Serial}
+}
+
+// cut splits a side into at most n slices, all read from the member that gave the bounds: record
+// ids are its own. If a document at a bound was deleted, two slices may give the same documents.
+// Then their groups differ, and their documents are compared.
+func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
+	parts := []scan.Slice{s.entire()}
+	if n < 2 || !s.byRecord() {
+		return parts, nil
+	}
+	err := s.read(ctx, scan.Member{}, func(r *scan.Reader) error {
+		m, err := scan.MemberOf(ctx, r.Conn)
+		if err != nil {
+			return err
+		}
+		bounds, strategy, err := r.Cut(ctx, &s.Collection, scan.ByRecord, n)
+		if err != nil {
+			return err
+		}
+		parts = []scan.Slice{{Strategy: scan.Serial}}
+		if strategy == scan.ByRecord {
+			parts = scan.Slices(scan.Slice{Strategy: strategy, Member: m}, bounds)
+		}
+		return nil
+	})
+	return parts, err
+}
+
+type reading struct {
+	idsOnly bool
+	each    func(doc, key []byte) error // what it gets is valid during the call
+	end     func()                      // of each reply; nil is nothing
+}
+
+func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
+	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
+		w := r.Walk(&s.Collection, &sl, s.want(s.e.limits.scan, do.idsOnly))
+		defer w.Close(ctx)
+		return s.scanWalk(ctx, w, do)
+	})
+}
+
+func (s *side) scanWalk(ctx context.Context, w *scan.Walk, do reading) error {
+	var key []byte
+	return s.handOver(ctx, w, func(p *scan.Part) error {
+		s.e.c.account(p.Size)
+		err := p.Each(func(doc []byte) error {
+			var ok bool
+			if key, ok = appendID(key[:0], doc); !ok {
+				return errMalformed(s.NS)
+			}
+			return do.each(doc, key)
+		})
+		s.e.c.account(-p.Size)
+		if do.end != nil {
+			do.end()
+		}
+		return err
+	})
 }

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // owned is a sharded collection of which each shard returns what it owns.
@@ -23,17 +23,15 @@ import (
 // orphan of the target, would hide a loss that no sum shows. So all shards are read with one
 // ownership.
 //
-// A cursor keeps what its shard owned when it was opened. A shard opens it only if it agrees with
-// the version in the command, and each move of a chunk gives donor and recipient new versions.
-// So when all shards take the versions of one table, each returns exactly what the table says.
-// All cursors are opened at once, before anything is read. If one shard refuses, all are opened
-// again with a newer table. To read moved chunks again, as a copy does, does not help: a document
-// that was added to the sums cannot be removed from them.
+// A cursor keeps what its shard owned when it was opened. A shard opens it only for its own
+// version, and each move of a chunk gives donor and recipient new versions. So when all shards take
+// the versions of one table, each returns exactly what the table says. All cursors are opened
+// before anything is read. If one shard refuses, all are opened again with a newer table. Reading
+// moved chunks again, as a copy does, does not help: a document cannot be removed from the sums.
 //
-// A user may change a shard key meanwhile, and so move a document from a shard that is not read
-// yet to one that was. So while writes go on, all shards are read as of one time, as long as they
-// keep history (five minutes by default). After that they are read as they are, and the report
-// says so.
+// A user may change a shard key meanwhile, and so move a document to a shard that was read. So
+// while writes go on, all shards are read as of one time, as long as they keep history (five
+// minutes by default). After that they are read as they are, and the report says so.
 type owned struct {
 	side
 	of      *origin.Sharded
@@ -41,29 +39,32 @@ type owned struct {
 	cuts    map[string][]scan.Slice // slices of shards
 }
 
-// cut parts what each shard owns. All slices of all shards are read at the same time:
-// a server ends cursors that wait.
+// cut splits what each shard owns. All slices are read at the same time: servers end cursors that
+// wait.
 func (l *owned) cut(ctx context.Context, table *ownership.Table) error {
 	owners := table.Owners()
 	readers := (min(l.readers, l.e.readersOf(l.Bytes)) + len(owners) - 1) / len(owners)
-	var mu sync.Mutex
+	cuts := make([][]scan.Slice, len(owners))
+	err := l.each(ctx, owners, func(ctx context.Context, i int, on *shards.Shard) (err error) {
+		cuts[i], err = l.shard(on, l.of.Owned(on.Name, l.uuid), len(owners)).cut(ctx, readers)
+		return err
+	})
+	for i, name := range owners {
+		l.cuts[name] = cuts[i]
+	}
+	return err
+}
+
+// each calls do for shards side by side.
+func (l *owned) each(ctx context.Context, names []string,
+	do func(ctx context.Context, i int, on *shards.Shard) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, name := range owners {
+	for i, name := range names {
 		on, err := shardNamed(l.of, name)
 		if err != nil {
 			return err
 		}
-		one := l.shard(on, l.of.Owned(name, l.uuid), len(owners))
-		g.Go(func() error {
-			parts, err := one.cut(ctx, readers)
-			if err != nil {
-				return fmt.Errorf("shard %s: %w", name, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			l.cuts[name] = parts
-			return nil
-		})
+		g.Go(func() error { return mongo.Wrap(do(ctx, i, on), "shard %s", name) })
 	}
 	return g.Wait()
 }
@@ -86,19 +87,18 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	return newest.TS, err
 }
 
-// noteLive notes that shards, which are of the kind that what says, were read as they are.
+// noteLive notes that shards were read as they are.
 func (l *owned) noteLive(what string) {
 	l.e.note("the " + sideName(l.i) + "'s shards" + what + " were not read as of one time:" +
 		" a document whose shard key users changed meanwhile may not have been compared")
 }
 
-// forgotten reports that a server does not have what was at a time any more.
+// forgotten reports that a server lacks the history of a time.
 func forgotten(err error) bool {
 	const staleChunkHistory = 250
 	return mongo.Forgotten(err) || mongo.IsCode(err, staleChunkHistory)
 }
 
-// open is a slice of a shard whose cursor is open.
 type open struct {
 	*side
 	slice  scan.Slice
@@ -115,8 +115,8 @@ func (o *open) close(ctx context.Context) {
 	}
 }
 
-// staleTimeout bounds how long versions are sought that all shards take. They are found at
-// once, unless chunks move all the time.
+// staleTimeout bounds the search for versions that all shards take. It succeeds at once unless
+// chunks move all the time.
 const staleTimeout = time.Minute
 
 func (l *owned) scan(ctx context.Context, _ int, begin func() reading) error {
@@ -159,8 +159,8 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 	return l.changed(g.Wait())
 }
 
-// openAll opens the cursors of all slices. If a shard refuses the table's version
-// the error is one that [ownership.Stale] reports, and none is open.
+// openAll opens the cursors of all slices, or none. If a shard refuses the table's version,
+// [ownership.Stale] reports the error.
 func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Timestamp,
 	begin func() reading) ([]*open, error) {
 	all, err := l.parts(ctx, table, at)
@@ -191,32 +191,24 @@ func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Tim
 	return all, nil
 }
 
-// parts are the slices of all shards that own something.
+// parts returns the slices of all shards that own something.
 func (l *owned) parts(ctx context.Context, table *ownership.Table, at bson.Timestamp) (all []*open, err error) {
 	owners := table.Owners()
 	byShard := make([][]*open, len(owners))
-	g, ctx := errgroup.WithContext(ctx)
-	for i, name := range owners {
-		on, err := shardNamed(l.of, name)
-		if err != nil {
-			return nil, err
-		}
-		one := l.shard(on, table.Filter(name), 1)
+	err = l.each(ctx, owners, func(ctx context.Context, i int, on *shards.Shard) error {
+		one := l.shard(on, table.Filter(on.Name), 1)
 		one.asOf = at
-		g.Go(func() error {
-			parts, err := one.rejoin(ctx, l.cuts[name])
-			for _, sl := range parts {
-				byShard[i] = append(byShard[i], &open{side: one, slice: sl})
-			}
-			return err
-		})
-	}
-	err = g.Wait()
+		parts, err := one.rejoin(ctx, l.cuts[on.Name])
+		for _, sl := range parts {
+			byShard[i] = append(byShard[i], &open{side: one, slice: sl})
+		}
+		return err
+	})
 	return slices.Concat(byShard...), err
 }
 
-// rejoin returns the slices of a cut without bounds whose documents have moved: documents
-// around such a bound would be read twice.
+// rejoin joins the slices of a cut at bounds whose documents have moved: documents around such a
+// bound would be read twice.
 func (s *side) rejoin(ctx context.Context, cut []scan.Slice) (parts []scan.Slice, err error) {
 	if len(cut) == 0 { // it owned nothing when the others were cut
 		return []scan.Slice{s.entire()}, nil
@@ -239,8 +231,7 @@ func (o *open) begin(ctx context.Context, want scan.Want) (err error) {
 	return o.walk.Open(ctx)
 }
 
-// changed makes err one that is retried where the collection, or the owners of its chunks,
-// changed.
+// changed makes err one that is retried if the collection, or the owners of its chunks, changed.
 func (l *owned) changed(err error) error {
 	if forgotten(err) && l.e.live[l.i].CompareAndSwap(false, true) {
 		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS,

@@ -85,7 +85,7 @@ func (b *shardedBed) side(coll string, online ...bool) *side {
 	b.Helper()
 	e := New(b.router, b.router, Options{RangeBytes: 50_000, Workers: 6, MaxBufferedBytes: 1 << 20,
 		Online: len(online) > 0})
-	e.direct(source, b.of)
+	e.shards[source].Store(b.of)
 	b.ok(e.advance(b.Context()))
 	s, err := e.describe(b.Context(), source, "d."+coll)
 	b.ok(err)
@@ -256,8 +256,8 @@ func TestOwnedScan(t *testing.T) {
 				return nil
 			}}
 		})
-		if mongo.Classify(err) != mongo.ClassRetry || !l.e.live[source].Load() || len(l.e.notes.all) != 1 {
-			t.Errorf("%v, notes: %q", err, l.e.notes.all)
+		if mongo.Classify(err) != mongo.ClassRetry || !l.e.live[source].Load() || len(l.e.findings.notes) != 1 {
+			t.Errorf("%v, notes: %q", err, l.e.findings.notes)
 		}
 		c := counts{of: map[string]int{}}
 		b.ok(l.scan(t.Context(), 6, c.reading))
@@ -333,8 +333,8 @@ func TestUnshardedScan(t *testing.T) {
 		t.Errorf("dropped: %v", err)
 	}
 	e := New(b.router, b.router, Options{Method: Digest})
-	e.direct(source, b.of)
-	e.direct(target, b.of)
+	e.shards[source].Store(b.of)
+	e.shards[target].Store(b.of)
 	if r, err := e.Run(t.Context(), []Pair{pairOfNames("d.plain", "d.c")}); err != nil || r.Count != shardedDocs {
 		t.Errorf("%v, %+v", err, r)
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/versions"
 )
 
-// probe fetches documents of one side by _id. What the server takes for the
-// same _id counts, also when the bytes differ (int32 1 and double 1.0, strings
-// that a collation holds equal): such a document comes with its own id. It
-// belongs to one goroutine.
+// probe fetches documents of one side by _id. The server decides which _ids are equal, also with
+// other bytes (int32 1 and double 1.0, strings of a collation): such a document comes with its own
+// _id. It belongs to one goroutine.
 type probe struct {
 	*side
 	found    map[string][]byte // what the last fetch found, by the id asked for
@@ -25,8 +25,8 @@ type probe struct {
 
 func newProbe(s *side) *probe { return &probe{side: s, found: map[string][]byte{}} }
 
-// pairs fetches the documents with the given ids from both sides and hands them
-// over with the indexes of their ids; nil stands for none.
+// pairs fetches documents from both sides and passes them on with the indexes of their _ids; nil
+// stands for none.
 func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a, b []byte) error) error {
 	src, dst := newProbe(&c.sides[source]), newProbe(&c.sides[target])
 	defer src.free()
@@ -45,14 +45,12 @@ func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a,
 	return nil
 }
 
-// free lets go of what the last fetch found.
 func (p *probe) free() {
 	clear(p.found)
 	p.e.c.account(-p.buffered)
 	p.buffered = 0
 }
 
-// fetch reads the documents with the given ids, forgetting those before.
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
 	if err := p.again(ctx); err != nil {
@@ -77,7 +75,7 @@ func (p *probe) fetch(ctx context.Context, keys []string) error {
 	})
 }
 
-// again describes a collection that was not there: it may have been made since.
+// again describes a collection that was missing: it may exist by now.
 func (p *probe) again(ctx context.Context) error {
 	if p.exists {
 		return nil
@@ -94,7 +92,7 @@ func (p *probe) again(ctx context.Context) error {
 	return nil
 }
 
-// byList fetches with one $in and returns the keys to be asked for singly.
+// byList fetches with one $in and returns the keys to be fetched singly.
 func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alone []string, err error) {
 	in := make(bson.A, 0, len(keys))
 	wanted := make(map[string]bool, len(keys))
@@ -126,8 +124,8 @@ func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alon
 	return append(alone, p.ambiguous(wanted, others)...), nil
 }
 
-// ambiguous are the keys without a document of exactly that id, for which
-// another found document may stand in: the server might hold their ids equal.
+// ambiguous returns the keys without a document of exactly that _id for which another document may
+// stand in.
 func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone []string) {
 	for k := range wanted {
 		others[canonicalID(k)]++
@@ -140,12 +138,12 @@ func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone 
 	return alone
 }
 
-// canonicalID is the same for ids that an index without collation holds equal.
+// canonicalID is the same for _ids that are equal in an index without collation.
 func canonicalID(key string) string {
 	return delta.KeyOf(bsonraw.KeyID(key))
 }
 
-// folds reports whether the collation may hold another id equal to this one.
+// folds reports whether the collation may take another _id for this one.
 func (s *side) folds(key string) bool {
 	if !s.Collated() {
 		return false
@@ -211,4 +209,47 @@ func (p *probe) query(ctx context.Context, r *scan.Reader, cond bson.D, fn func(
 		fn(string(key), doc)
 		return nil
 	})
+}
+
+// ofVersions converts a bound between documents into one between their versions.
+func ofVersions(bound bson.Raw) bson.Raw {
+	if len(bound) == 0 {
+		return nil
+	}
+	raw, _ := bson.Marshal(bson.D{{Key: "_id", Value: versions.Least(bsonraw.IDOf(bound))}}) // of what is BSON
+	return raw
+}
+
+const versionsAtOnce = 200
+
+// newest fetches the documents with the given ids from a collection of versions.
+func (p *probe) newest(ctx context.Context, r *scan.Reader, keys []string) error {
+	db, coll := mongo.SplitNS(p.NS)
+	for len(keys) > 0 {
+		n := min(len(keys), versionsAtOnce)
+		asked := make([]versions.Asked, n)
+		where := map[string][]string{} // several ids may be the same to a server
+		for i, key := range keys[:n] {
+			id := bsonraw.KeyID(key)
+			asked[i] = versions.Asked{Key: id, Before: versions.Ever()}
+			where[delta.KeyOf(id)] = append(where[delta.KeyOf(id)], key)
+		}
+		cmd := r.WithConcern(bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, asked)},
+			{Key: "cursor", Value: bson.D{}}})
+		err := r.Each(ctx, db, cmd, 0, func(doc []byte) error {
+			v, err := versions.Parse(doc)
+			if err != nil || v.Doc == nil {
+				return err
+			}
+			for _, key := range where[delta.KeyOf(v.Key)] {
+				p.keep(key, v.Doc)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
 }

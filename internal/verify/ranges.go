@@ -3,6 +3,8 @@ package verify
 import (
 	"bytes"
 	"context"
+	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// collection is a pair at work.
 type collection struct {
 	e     *Engine
 	pair  Pair
@@ -25,7 +26,6 @@ type collection struct {
 	seen        map[string]bool // ids that differ, as row.Differences with the lock of the findings held
 }
 
-// task is a part of a collection's comparison.
 type task struct {
 	what  string // it does, in words
 	slots int64  // of Options.Workers
@@ -38,10 +38,8 @@ func newCollection(e *Engine, p Pair) *collection {
 	return &collection{e: e, pair: p, row: Collection{NS: p.Source, TargetNS: p.Target}, seen: map[string]bool{}}
 }
 
-// maxRanges bounds the boundaries held in memory.
 const maxRanges = 2048
 
-// tasks describes both sides and cuts them.
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
 	err := again(ctx, c.e.o.Log, "describe "+c.pair.Source, func() (err error) {
@@ -75,7 +73,6 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// start begins tasks in the group, each when slots are free for it.
 func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task) error {
 	c.open.Add(int64(len(tasks)))
 	c.e.c.ranges.Add(int64(len(tasks)))
@@ -105,7 +102,6 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 	return nil
 }
 
-// rangeTasks cuts the collection into ranges of _id.
 func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	bounds, err := c.bounds(ctx)
 	if err != nil {
@@ -120,15 +116,18 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// bounds returns the bounds between ranges, ascending in the server's order. They come from the
-// larger side, or from the one that takes bounds of one type only. Sides of different orders
-// have one range.
+// bounds returns the bounds between ranges, in the server's order, from the larger side, or from
+// the one that takes bounds of one type only. Sides of different orders have one range.
 func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
 	from, other := &c.sides[source], &c.sides[target]
 	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}
-	n := min(max(from.Bytes/c.e.o.RangeBytes+1, c.e.o.leastRanges()), maxRanges, from.Count/2)
+	n := from.Bytes/c.e.o.RangeBytes + 1
+	if c.e.o.sampled() { // a share of them is to be close to the desired one
+		n = max(n, int64(math.Ceil(2/c.e.o.Share)))
+	}
+	n = min(n, maxRanges, from.Count/2)
 	collation := func(s *side) []byte { return s.Options.Lookup("collation").Value }
 	if n < 2 || other.order == scan.Sorted ||
 		from.exists && other.exists && !bytes.Equal(collation(from), collation(other)) {
@@ -141,4 +140,19 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 		})
 	})
 	return bounds, err
+}
+
+func (o *Options) sampled() bool { return o.Share > 0 && o.Share < 1 }
+
+// sample draws the share of ranges that are compared, at least one.
+func (o *Options) sample(all []scan.Slice) []scan.Slice {
+	if !o.sampled() {
+		return all
+	}
+	n := max(int(math.Round(o.Share*float64(len(all)))), min(1, len(all)))
+	some := make([]scan.Slice, 0, n)
+	for _, i := range rand.Perm(len(all))[:n] {
+		some = append(some, all[i])
+	}
+	return some
 }

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// candidate is a document that did not match while writes went on. It holds
-// no document, only what the last look saw.
+// candidate holds no document, only what the last look saw of it.
 type candidate struct {
 	suspect
 	size int // of the larger document, as the scan saw it
@@ -22,18 +21,17 @@ type candidate struct {
 	a, b  digest    // what the last look saw
 }
 
-// suspect names a document.
 type suspect struct {
 	c   *collection
 	key string // _id, as appendID makes it
 }
 
-// digest is the hash of a document's bytes, of none where the document is missing. It only
-// reports whether a document changed between two looks.
+// digest is the hash of a document's bytes, of none if it is missing. It tells whether a document
+// changed between two looks.
 type digest = xxh3.Uint128
 
-// rechecker looks at mismatches again until they are decided. add may be
-// called from any goroutine; run has one.
+// rechecker looks at mismatches again until they are decided. Any goroutine may call add; one calls
+// run.
 type rechecker struct {
 	e     *Engine
 	seed  uint64
@@ -44,15 +42,14 @@ type rechecker struct {
 	queued map[suspect]*candidate
 }
 
-// candidateCost is what a queued candidate takes besides its id.
 const candidateCost = 256
 
 func (r *rechecker) cost(key string) int64 {
 	return min(int64(len(key)+candidateCost), int64(r.e.limits.queue))
 }
 
-// add queues a mismatch. When the queue is full it waits, and the scan with
-// it, until older ones are decided; so nothing is ever left out.
+// add queues a mismatch. When the queue is full, it and the scan wait for decisions: nothing is
+// left out.
 func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	cost := r.cost(cand.key)
 	if err := r.space.Acquire(ctx, cost); err != nil {
@@ -69,8 +66,6 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	return nil
 }
 
-// run looks at the queue round by round until no more is added and the queue is
-// empty.
 func (r *rechecker) run(ctx context.Context) error {
 	pause := time.NewTicker(r.e.o.Recheck.Every)
 	defer pause.Stop()
@@ -92,7 +87,6 @@ func (r *rechecker) run(ctx context.Context) error {
 	}
 }
 
-// round looks at each candidate once.
 func (r *rechecker) round(ctx context.Context) error {
 	open := map[*collection][]*candidate{}
 	r.mu.Lock()
@@ -118,7 +112,6 @@ func (r *rechecker) round(ctx context.Context) error {
 	return nil
 }
 
-// look reads both sides of some candidates.
 func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate) error {
 	now := time.Now()
 	keys := make([]string, len(cands))
@@ -133,7 +126,6 @@ func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate)
 	})
 }
 
-// decide takes what a look saw of a candidate, and forgets it when that is final.
 func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 	if r.e.o.agree(a, b) {
 		r.e.c.settled.Add(1)
@@ -153,7 +145,6 @@ func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 	r.e.c.waiting.Add(-1)
 }
 
-// observe records that two documents differ, and reports whether that is final.
 func (r *rechecker) observe(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
 	if o.Hold != nil && o.Hold() {
@@ -176,5 +167,5 @@ func (r *rechecker) observe(cand *candidate, a, b digest, now time.Time) (note s
 	return "", false
 }
 
-// minLooks keeps the time limit from deciding when each look takes long.
+// minLooks keeps the time limit from deciding when looks take long.
 const minLooks = 5

@@ -8,15 +8,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Kind says how a document differs.
+// Kind is how a document differs.
 type Kind string
 
-// The kinds of differences.
 const (
 	Missing Kind = "missing" // only on the source
 	Extra   Kind = "extra"   // only on the target
@@ -41,7 +42,7 @@ type Difference struct {
 // DocumentID is an _id, in JSON as extended JSON.
 type DocumentID struct{ bson.RawValue }
 
-// MarshalJSON writes what is no valid value as its type and bytes.
+// MarshalJSON writes an invalid value as its type and bytes.
 func (id DocumentID) MarshalJSON() ([]byte, error) {
 	if text := []byte(id.String()); json.Valid(text) {
 		return text, nil
@@ -49,8 +50,7 @@ func (id DocumentID) MarshalJSON() ([]byte, error) {
 	return json.Marshal(fmt.Sprintf("%s %x", id.Type, id.Value))
 }
 
-// SchemaDifference is a difference of collections, options, indexes or views,
-// found by the caller.
+// SchemaDifference is a difference of collections, options, indexes or views.
 type SchemaDifference struct {
 	NS     string `json:"ns"`
 	What   string `json:"what"`
@@ -59,8 +59,8 @@ type SchemaDifference struct {
 	Deferred bool `json:"deferred,omitempty"`
 }
 
-// Collection reports one pair. Counts and bytes are those of the scans, not of
-// the servers' metadata.
+// Collection reports one pair. Counts and bytes are those of the scans, not of the servers'
+// metadata.
 type Collection struct {
 	NS          string        `json:"ns"`
 	TargetNS    string        `json:"targetNs"`
@@ -78,28 +78,28 @@ type Collection struct {
 	Duration    time.Duration `json:"durationNs"`
 }
 
-// Report is the outcome of a run that came to its end: every document of every
-// pair was compared, unless it is StructureOnly or has a Share.
+// Report is the outcome of a complete run: every document of every pair was compared, unless it is
+// StructureOnly or has a Share.
 type Report struct {
 	Same   bool `json:"same"`
 	Online bool `json:"online"`
 	// StructureOnly says that no document was compared.
 	StructureOnly bool `json:"structureOnly,omitempty"`
-	// Share is how much of each collection was compared, where that is not all of it.
+	// Share is how much of each collection was compared; 0 is all.
 	Share float64   `json:"share,omitempty"`
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
 
 	Collections []Collection `json:"collections"`
-	// Count is how many documents differ; Differences describes the first of
-	// them (Options.MaxDifferences), and Truncated says that there are more.
+	// Count is how many documents differ. Differences has the first (Options.MaxDifferences),
+	// Truncated says that there are more.
 	Count       int64        `json:"count"`
 	Differences []Difference `json:"differences"`
 	Truncated   bool         `json:"truncated"`
-	// Schema is the caller's to fill, through AddSchema.
+	// Schema is filled by the caller with AddSchema.
 	Schema []SchemaDifference `json:"schema"`
-	// Expected are differences of collections, options, indexes and views that a skipped
-	// operation explains, or that a job has deferred.
+	// Expected are differences of collections, options, indexes and views that a skipped operation
+	// explains, or that a job has deferred.
 	Expected []SchemaDifference `json:"expected,omitempty"`
 	// Notes are limits of what the figures mean, in words.
 	Notes []string `json:"notes,omitempty"`
@@ -111,18 +111,17 @@ func (r *Report) AddSchema(d ...SchemaDifference) {
 	r.Same = r.Count == 0 && len(r.Schema) == 0
 }
 
-// findings are the differences of all collections. Safe for concurrent use.
 type findings struct {
 	mu   sync.Mutex
 	list []Difference
 	full bool // a collection has too many ids to remember
+
+	notes []string // for the report
 }
 
-// maxSeen bounds the ids remembered so that a document that both scans report
-// counts once; only mismatched ids are remembered.
+// maxSeen bounds the remembered _ids of differences, by which a document counts once.
 const maxSeen = 100_000
 
-// differ declares a pair of documents different; nil stands for none.
 func (c *collection) differ(a, b []byte, note string) {
 	kind := Content
 	switch {
@@ -146,7 +145,7 @@ func (c *collection) differ(a, b []byte, note string) {
 			details = append(details, fmt.Sprintf(
 				"documents of this _id, on different shards: %d on the source, %d on the target", len(x), len(y)))
 		case kind == Content:
-			details = append(details, describeDifference(a, b, c.e.o.IgnoreFieldOrder))
+			details = append(details, differing(a, b, "", c.e.o.IgnoreFieldOrder, 0))
 		}
 		if note != "" {
 			details = append(details, note)
@@ -155,8 +154,7 @@ func (c *collection) differ(a, b []byte, note string) {
 	})
 }
 
-// add counts a difference, once a document but for its place in the order, and
-// lists it while there is room.
+// add counts a difference, once for each document except for Order, and lists it if there is room.
 func (c *collection) add(kind Kind, key string, sides [2][]byte, expired func() bool, detail func() string) {
 	f := &c.e.findings
 	f.mu.Lock()
@@ -204,9 +202,7 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 	if e.o.sampled() {
 		r.Share = e.o.Share
 	}
-	e.notes.mu.Lock()
-	r.Notes = append(r.Notes, e.notes.all...)
-	e.notes.mu.Unlock()
+	r.Notes = append(r.Notes, e.findings.notes...)
 	if e.findings.full {
 		r.Notes = append(r.Notes, "so many documents differ that some may be counted twice")
 	}
@@ -218,11 +214,71 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 	return r
 }
 
-// finish notes that the last range of a collection was compared.
 func (c *collection) finish() {
 	c.row.Duration = time.Since(c.began)
 	c.e.c.collectionsDone.Add(1)
 	c.e.o.Log.Info("collection compared", "ns", c.pair.Source, "target", c.pair.Target,
 		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(),
 		"took", c.row.Duration.Round(time.Millisecond))
+}
+
+// Skipped counts documents that differ because operations are left out.
+type Skipped struct {
+	Operations string `json:"operations"`
+	Left       int64  `json:"left"`    // only the target has them
+	Missing    int64  `json:"missing"` // only the source has them
+	Content    int64  `json:"content"` // both have them, with other content
+}
+
+// String returns the counts in words.
+func (s *Skipped) String() string {
+	var text string
+	for _, part := range []struct {
+		n    int64
+		what string
+	}{{s.Left, "left on the target"}, {s.Missing, "not on the target"}, {s.Content, "of other content"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf("%s: %s, ", part.what, humanize.Comma(part.n))
+		}
+	}
+	return text + s.Operations + " skipped"
+}
+
+func (s *Skipped) plus(ops changes.Ops, kind Kind) *Skipped {
+	if s == nil {
+		s = &Skipped{Operations: ops.String()}
+	}
+	switch kind {
+	case Extra:
+		s.Left++
+	case Missing:
+		s.Missing++
+	default:
+		s.Content++
+	}
+	return s
+}
+
+// expects reports whether skipped operations may explain a difference. expired says whether a
+// document of the target alone has expired.
+func (p *Pair) expects(kind Kind, expired func() bool) bool {
+	const gone, made = changes.OpDelete | changes.OpDrop, changes.OpInsert | changes.OpCreate
+	const changed = changes.OpUpdate | changes.OpReplace
+	if p.Skips == 0 || kind == Order {
+		return false
+	}
+	// What goes by the name on the target may be what the source had before.
+	if p.Skips.Has(changes.OpRename) || p.Skips.Has(gone) && p.Skips.Has(made) {
+		return true
+	}
+	if p.Filter != nil && p.Skips.Has(changed) { // in the filter or out of it
+		return true
+	}
+	switch kind {
+	case Extra:
+		return p.Skips.Has(gone) || p.Skips.Has(changes.OpTTL) && expired()
+	case Missing:
+		return p.Skips.Has(made)
+	}
+	return p.Skips.Has(changed)
 }

@@ -1,15 +1,18 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
@@ -17,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// side is one of the two collections of a pair, as its server describes it.
 type side struct {
 	schema.Collection // NS is where the documents are
 	e                 *Engine
@@ -36,7 +38,6 @@ type side struct {
 	uuid bson.Binary    // of a sharded cluster's collection: its routers take names alone
 }
 
-// choose has the side read as its pair says.
 func (s *side) choose(p *Pair) {
 	mapped, stripped := p.Comparer()
 	if s.i == source {
@@ -53,13 +54,25 @@ func (s *side) cluster() *mongo.Cluster {
 	return s.e.clusters[s.i]
 }
 
-// advance has all further reads see at least what both sides have now. It waits
-// until all of that is majority-committed: from then on reads see it.
+// advance makes all further reads see at least what both sides have now. It waits until that is
+// majority-committed.
 func (e *Engine) advance(ctx context.Context) error {
 	return both(ctx, func(ctx context.Context, i int) error {
 		c := e.clusters[i]
 		if of := e.shards[i].Load(); of != nil {
-			return e.advanceShards(ctx, i, of)
+			at := map[string]bson.Timestamp{}
+			var mu sync.Mutex
+			err := of.Cluster().Each(ctx, func(ctx context.Context, n int) error {
+				now, err := e.committed(ctx, of.Cluster().Shards[n].Cluster)
+				mu.Lock()
+				defer mu.Unlock()
+				at[of.Cluster().Shards[n].Name] = now
+				return err
+			})
+			if err == nil {
+				e.shardsAt[i].Store(&at)
+			}
+			return err
 		}
 		if c.Info.Kind != mongo.KindReplicaSet {
 			return nil
@@ -72,7 +85,6 @@ func (e *Engine) advance(ctx context.Context) error {
 	})
 }
 
-// committed is the position of a replica set, once a majority has all up to it.
 func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Timestamp, err error) {
 	slow := time.AfterFunc(10*time.Second, func() {
 		e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
@@ -86,8 +98,8 @@ func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Times
 	return at, err
 }
 
-// side describes one of a pair. A collection that is not there may be one whose
-// drop rolls back, so that this has to be seen for good.
+// side describes one of a pair. A missing collection may be one whose drop rolls back: its absence
+// has to be seen for good.
 func (e *Engine) side(ctx context.Context, i int, ns string) (s side, err error) {
 	if s, err = e.describe(ctx, i, ns); err == nil && !s.exists {
 		err = e.clusters[i].Seen(ctx, func() error {
@@ -98,10 +110,9 @@ func (e *Engine) side(ctx context.Context, i int, ns string) (s side, err error)
 	return s, err
 }
 
-// errNoDocuments is of a view, or a time series by its own name.
+// errNoDocuments is for views, and for time series by their own names.
 var errNoDocuments = errors.New("holds no documents itself")
 
-// describe reads what listCollections and collStats know.
 func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	s := side{e: e, i: i, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
 	c := e.clusters[i]
@@ -138,11 +149,11 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	return s, nil
 }
 
-// averageSize of a document in bytes, never 0.
+// averageSize is in bytes, never 0.
 func (s *side) averageSize() int { return int(max(s.Bytes/max(s.Count, 1), 16)) }
 
-// concern is the read concern where the server knows it. A majority read alone
-// may be behind what was acknowledged long ago.
+// concern is the read concern, if the server knows it. A majority read alone may be behind what was
+// acknowledged long ago.
 func (s *side) concern() bson.D {
 	if s.cluster().Info.Kind == mongo.KindStandalone {
 		return nil
@@ -161,9 +172,8 @@ func (s *side) concern() bson.D {
 	return scan.Majority(after)
 }
 
-// read runs fn over a connection to a member that serves this side's reads, or to
-// the one given: what fn knows of record ids is void on others. There is nothing
-// to read of a collection that is not there.
+// read runs fn over a connection to the given member, which record ids belong to, or to any that
+// serves reads. A missing collection is not read.
 func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) error) error {
 	if !s.exists {
 		return nil
@@ -176,14 +186,12 @@ func (s *side) read(ctx context.Context, m scan.Member, fn func(r *scan.Reader) 
 	return s.failed(err)
 }
 
-// failed says what an error of reading is about.
 func (s *side) failed(err error) error {
 	return mongo.Wrap(err, "read %s on %s", s.NS, s.cluster().Address())
 }
 
-// reader takes a connection, which is the caller's to release. Which documents a shard
-// owns its primary knows for certain, and it keeps those that it gave away for as long
-// as a cursor reads them.
+// reader takes a connection, which the caller releases. A primary knows for certain what its shard
+// owns, and keeps what it gave away as long as a cursor reads it.
 func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) {
 	to := s.cluster().Reader()
 	switch {
@@ -207,7 +215,6 @@ func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) 
 	}}, nil
 }
 
-// want asks for replies of so many bytes.
 func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	size := s.averageSize()
 	if idsOnly {
@@ -217,7 +224,6 @@ func (s *side) want(bytes int, idsOnly bool) scan.Want {
 		Routed: s.cluster().Info.Kind == mongo.KindSharded}
 }
 
-// walk reads a slice and hands over its parts.
 func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(p *scan.Part) error) error {
 	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
 		w := r.Walk(&s.Collection, &sl, want)
@@ -226,7 +232,6 @@ func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(
 	})
 }
 
-// handOver hands over what a walk gives, at the rate of scans.
 func (s *side) handOver(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
 	for {
 		p, err := w.Next(ctx)
@@ -256,16 +261,86 @@ func appendID(dst, doc []byte) ([]byte, bool) {
 	return bsonraw.AppendID(dst, id), true
 }
 
-// idValue is the _id behind a key made by appendID.
 func idValue(key string) bson.RawValue {
 	return bsonraw.RawValue(bsonraw.KeyID(key))
 }
 
-// keyOf is the key of the _id that the documents have; nil stands for none.
 func keyOf(a, b []byte) string {
 	if a == nil {
 		a = b
 	}
 	key, _ := appendID(nil, a)
 	return string(key)
+}
+
+func sideName(i int) string { return [...]string{"source", "target"}[i] }
+
+// openShards opens the shards behind a router. If they cannot be reached, the side is read through
+// its routers, unless addresses were given.
+func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sharded, error) {
+	c := e.clusters[i]
+	uri, given := [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i]
+	if c.Info.Kind != mongo.KindSharded {
+		if len(given) > 0 {
+			return nil, mongo.WithHint(fmt.Errorf("the %s has no shards: it is a %s", sideName(i), c.Info.Kind),
+				"leave out --"+sideName(i)+"-shard")
+		}
+		return nil, nil
+	}
+	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Left: spec.ShardsLeft && i == source,
+		Mongo: mongo.Options{AppName: appName}, Data: true})
+	switch {
+	case err == nil:
+		of := origin.NewSharded(found)
+		e.o.Log.Info("shards are read directly", "side", sideName(i), "shards", len(found.Shards))
+		e.shards[i].Store(of)
+		return of, nil
+	case len(given) > 0 || ctx.Err() != nil:
+		return nil, fmt.Errorf("%s: %w", sideName(i), err)
+	}
+	e.routed(i, err)
+	return nil, nil
+}
+
+func (e *Engine) routed(i int, why error) {
+	e.o.Log.Warn("the "+sideName(i)+" is read through its routers, which takes longer", "why", why,
+		"hint", cmp.Or(mongo.HintOf(why),
+			"each shard has to be reachable from here, with the user of the routers or by --"+sideName(i)+"-shard name=URI"))
+	e.note(fmt.Sprintf("the %s was read through its routers: %s", sideName(i), mongo.Concise(why.Error())))
+}
+
+// errUnread reports that shards cannot be read directly.
+type errUnread struct{ error }
+
+func (e errUnread) Unwrap() error { return e.error }
+
+// unread makes the next tries read a side through its routers if a shard refuses what they allow.
+func (e *Engine) unread(i int, err error) error {
+	if _, joined := errors.AsType[errUnread](err); !joined && !mongo.IsCode(err, mongo.CodeUnauthorized) {
+		return err
+	}
+	if e.shards[i].Swap(nil) != nil {
+		e.routed(i, err)
+	}
+	return mongo.Retry("shards cannot be read directly", err, "")
+}
+
+func (e *Engine) note(text string) {
+	e.findings.mu.Lock()
+	defer e.findings.mu.Unlock()
+	e.findings.notes = append(e.findings.notes, text)
+}
+
+func sameShards(a, b *origin.Sharded) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	for _, x := range a.Cluster().Shards {
+		for _, y := range b.Cluster().Shards {
+			if x.Same(y.Cluster) {
+				return true
+			}
+		}
+	}
+	return false
 }

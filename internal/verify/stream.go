@@ -1,23 +1,27 @@
 package verify
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/versions"
 )
 
-// page is one reply, cut into documents.
 type page struct {
 	docs [][]byte
 	size int
 }
 
-// stream hands out one side's documents one by one while a goroutine reads the
-// next reply ahead. It belongs to one goroutine.
+// stream reads ahead in a goroutine. It belongs to one goroutine.
 type stream struct {
 	e      *Engine
 	pages  chan *page // closed at the end
@@ -34,11 +38,9 @@ func newStream(e *Engine) *stream {
 	return &stream{e: e, pages: make(chan *page), spare: make(chan *page, 2)}
 }
 
-// errWalked ends the readers of streams when no more is wanted of them.
 var errWalked = errors.New("the streams were walked")
 
-// stream has both sides of a slice walked at once, in the order of their _ids if
-// the slice has no strategy of its own.
+// stream walks both sides of a slice at once, in _id order if the slice has no strategy.
 func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
 	walk func(ctx context.Context, left, right *stream) error) error {
 	g, gctx := errgroup.WithContext(ctx)
@@ -60,29 +62,42 @@ func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
 	return nil
 }
 
-// fill reads a slice to its end into the stream. It owns the sending end; when
-// ctx ends it returns although nobody takes its page.
+// fill reads a slice to its end into the stream. It owns the sending end, and returns when ctx
+// ends.
 func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
-	if s.history {
-		st.err = st.fillNewest(ctx, s, sl, want)
-		return st.err
+	add := func(p *page, doc []byte) error { p.docs = append(p.docs, doc); return nil }
+	var newest *versions.Newest
+	if s.history { // the newest versions are the documents
+		newest, sl.Lower, sl.Upper = versions.NewNewest(versions.Ever()), ofVersions(sl.Lower), ofVersions(sl.Upper)
+		add = func(p *page, version []byte) error {
+			last, err := newest.Add(version)
+			p.addVersion(last)
+			return err
+		}
 	}
 	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
 		p := st.page(part.Size)
-		err := part.Each(func(doc []byte) error {
-			p.docs = append(p.docs, doc)
-			return nil
-		})
-		if err != nil {
+		if err := part.Each(func(doc []byte) error { return add(p, doc) }); err != nil {
 			return err
 		}
 		return st.send(ctx, p, want)
 	})
+	if newest != nil && st.err == nil {
+		last := newest.End()
+		p := st.page(len(last))
+		p.addVersion(last)
+		st.err = st.send(ctx, p, want)
+	}
 	return st.err
 }
 
-// page is an empty one for what has so many bytes.
+func (p *page) addVersion(version bson.Raw) {
+	if doc := versions.Unwrap(version); doc != nil {
+		p.docs = append(p.docs, doc)
+	}
+}
+
 func (st *stream) page(size int) (p *page) {
 	select {
 	case p = <-st.spare:
@@ -93,7 +108,6 @@ func (st *stream) page(size int) (p *page) {
 	return p
 }
 
-// send hands a page to whoever walks the stream.
 func (st *stream) send(ctx context.Context, p *page, want scan.Want) error {
 	if len(p.docs) == 0 {
 		return nil
@@ -135,13 +149,11 @@ func (st *stream) peek(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// advance goes to the next document.
 func (st *stream) advance() {
 	st.walked++
 	st.next++
 }
 
-// drop lets go of the walked page.
 func (st *stream) drop() {
 	if st.cur == nil {
 		return
@@ -154,4 +166,82 @@ func (st *stream) drop() {
 	default:
 	}
 	st.cur = nil
+}
+
+// order compares the natural order of two capped collections, without documents that only one side
+// has. The order of a capped collection never changes, so two documents in another order are a
+// difference. While writes go on it has to last for a while.
+func (c *collection) order(ctx context.Context) error {
+	o := &c.e.o
+	for begin := time.Now(); ; {
+		var id, detail string
+		walk := func(ctx context.Context, left, right *stream) (err error) {
+			id, detail, err = c.disorder(ctx, left, right)
+			return err
+		}
+		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, walk)
+		if err != nil || id == "" {
+			return err
+		}
+		if !o.Online || time.Since(begin) >= min(o.Recheck.Quiet, o.Recheck.For) {
+			c.add(Order, id, [2][]byte{}, nil, func() string { return detail })
+			return nil
+		}
+		if err := pace.Pause(ctx, o.Recheck.Every); err != nil {
+			return err
+		}
+	}
+}
+
+// disorder returns the first place where natural orders differ, by the _id of the source's
+// document; "" is none.
+func (c *collection) disorder(ctx context.Context, left, right *stream) (id, detail string, err error) {
+	for {
+		a, err := left.peek(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		b, err := right.peek(ctx)
+		if err != nil || a == nil || b == nil {
+			return "", "", err
+		}
+		if bytes.Equal(a, b) {
+			left.advance()
+			right.advance()
+			continue
+		}
+		ka, kb := keyOf(a, nil), keyOf(b, nil)
+		if ka == "" || kb == "" {
+			return "", "", errMalformed(c.pair.Source)
+		}
+		ida, err := c.sides[target].idOn(ctx, ka)
+		if err != nil {
+			return "", "", err
+		}
+		idb, err := c.sides[source].idOn(ctx, kb)
+		if err != nil {
+			return "", "", err
+		}
+		switch {
+		case ida == kb: // the same _id in another type
+			left.advance()
+			right.advance()
+		case ida == "":
+			left.advance()
+		case idb == "":
+			right.advance()
+		default:
+			return ka, fmt.Sprintf("natural order differs at document %d of the source: the target has _id %s here",
+				left.walked+1, idValue(kb)), nil
+		}
+	}
+}
+
+func (s *side) idOn(ctx context.Context, key string) (string, error) {
+	p := newProbe(s)
+	defer p.free()
+	if err := p.fetch(ctx, []string{key}); err != nil {
+		return "", err
+	}
+	return keyOf(p.found[key], nil), nil
 }

@@ -1,3 +1,21 @@
+// Package verify proves that two clusters hold the same documents, byte for byte, also while writes
+// go on.
+//
+// By ranges, each pair of collections is cut into ranges of _id with raw index bounds, so that _ids
+// of every BSON type are in exactly one range. Both sides of a range stream in _id order. The join
+// does not know BSON's order: a document without a partner waits, by the bytes of its _id. A
+// difference is reported only after a lookup by _id on the other side, so the order of documents
+// costs time, never exactness.
+//
+// By digests, as all but small collections, both sides are read in storage order, and sums of
+// hashes are compared. Only documents of groups that differ are compared byte for byte. Where too
+// much differs, ranges are used.
+//
+// Shards are read directly where they can be reached, with one ownership (owned), else through
+// routers. Single documents are read through routers.
+//
+// While writes go on, a mismatch is looked at again until the sides agree, or stand still without
+// agreeing, or a time limit passes.
 package verify
 
 import (
@@ -22,81 +40,75 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Pair names two collections that should hold the same documents, and how those of the source
-// become those of the target. Of a time-series collection the names are those of its system.buckets
-// collections. Everything else about them (capped, clustered, collation) is read from the servers.
+// Pair names two collections that should hold the same documents, and how the source's become the
+// target's. For time series the names are those of the system.buckets collections. Everything else
+// about them (capped, clustered, collation) is read from the servers.
 type Pair struct {
 	*transform.Route
-	// UUID is that of the source's collection when the pairs were listed; empty where the
-	// source has none.
+	// UUID is that of the source's collection at the time of listing; empty if there is none.
 	UUID bson.Binary
-	// Expired recognizes documents of the target that the source may have deleted because
-	// they had expired, where those deletions were left out; nil is none.
+	// Expired recognizes documents of the target that had expired on the source, if such deletions
+	// are left out; nil is none.
 	Expired func(doc []byte) bool
 }
 
-// Options shape a run. The zero value compares offline with sensible limits.
+// Options configure a run. The zero value compares offline with sensible limits.
 type Options struct {
-	// StructureOnly compares collections, options, indexes and views, and reads no
-	// document.
+	// StructureOnly compares collections, options, indexes and views, and no documents.
 	StructureOnly bool
 	// Users compares the users and roles of the chosen databases, too.
 	Users bool
 	// Method is how documents are compared; default Auto.
 	Method Method
-	// Workers is how many ranges are compared at a time, each with one
-	// connection a side; default one a core, 4 to 6.
+	// Workers is how many ranges are compared at a time, each with one connection a side; default
+	// one a core, 4 to 6.
 	Workers int
 	// RangeBytes is the size of a range as the source estimates it; default 32 MiB.
 	RangeBytes int64
-	// MaxBufferedBytes bounds the document bytes held in memory by all workers;
-	// default 128 MiB. A reply's size is governed by the collection's average
-	// document size, so a collection of very uneven documents may exceed it by
-	// one reply (16 MB at most) a connection.
+	// MaxBufferedBytes bounds the document bytes in memory of all workers; default 128 MiB. Replies
+	// are sized by the collection's average document, so very uneven documents may exceed it by one
+	// reply (16 MB at most) a connection.
 	MaxBufferedBytes int64
-	// Share is how much of each collection is compared, between 0 and 1: ranges of _id
-	// that are drawn anew each time, at least one of each; 0 is all of it.
+	// Share is how much of each collection is compared, from 0 to 1: ranges of _id, drawn anew each
+	// time, at least one; 0 is all.
 	Share float64
-	// Only, by its includes, chooses collections among those that the rules keep, by their
-	// names on the source; nil is all. One that chooses nothing is an error.
+	// Only chooses collections by its includes, by names of the source; nil is all. Choosing
+	// nothing is an error.
 	Only *transform.Set
-	// Documents, where not nil, are all that is compared, by the names of their collections
-	// on the source. Writes have to go on (Online).
+	// Documents, if not nil, are all that is compared, by the source's collections. Writes have to
+	// go on (Online).
 	Documents map[string]Documents
-	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
+	// BytesPerSecond limits the scans of both sides together; 0 does not.
 	BytesPerSecond int64
-	// Offer, where not nil, has other processes read slices of large collections (Assist).
+	// Offer, if not nil, lets other processes read slices of large collections (Assist).
 	Offer *assign.Offer
-	// Found, when set, is called with each document that differs and with the documents of both
-	// sides. Of a sharded cluster a side may have several. Calls do not overlap, and must not
-	// keep the documents.
+	// Found, if not nil, gets each document that differs, with the documents of both sides. A
+	// sharded cluster may have several. Calls do not overlap, and must not keep the documents.
 	Found func(d Difference, source, target [][]byte)
-	// IgnoreFieldOrder lets documents differ in the order of their fields, at
-	// any depth. The order of array elements always counts.
+	// IgnoreFieldOrder ignores the order of fields at any depth. The order of array elements always
+	// counts.
 	IgnoreFieldOrder bool
-	// MaxDifferences is how many differences the report describes; default
-	// 1000. The rest is counted.
+	// MaxDifferences is how many differences the report describes; default 1000.
 	MaxDifferences int
-	// Online says that writes go on: mismatches are rechecked as Recheck says.
+	// Online says that writes go on: mismatches are rechecked.
 	Online  bool
 	Recheck RecheckOptions
-	// Log receives what happens to whole collections; nil discards it.
+	// Log receives events of collections; nil discards it.
 	Log *slog.Logger
 }
 
 // RecheckOptions say how long a mismatch may stay undecided while writes go on.
 type RecheckOptions struct {
-	// For is how long a mismatch may stay unsettled before it counts as a
-	// difference although one side still changes; default 1 minute.
+	// For bounds how long a mismatch may stay undecided because a side still changes; default 1
+	// minute.
 	For time.Duration
 	// Every is the pause between two looks; default 500 ms.
 	Every time.Duration
-	// Quiet is how long both sides have to stand still, byte for byte, to be
-	// called different; it has to exceed the replication's lag. Default 10 s.
+	// Quiet is how long both sides have to stand still, byte for byte, to count as different. It
+	// has to exceed the replication's lag. Default 10 s.
 	Quiet time.Duration
-	// Hold, when set, reports that the target may be further behind the source than
-	// Quiet, because replication stands still or lags. As long as it does nothing is
-	// called a difference, and the time that counts for it begins when it ends.
+	// Hold, if not nil, reports that the target may lag further behind than Quiet. While it does,
+	// nothing counts as a difference; the time that counts begins after it.
 	Hold func() bool
 }
 
@@ -123,9 +135,8 @@ func setDefault[T int | int64 | time.Duration](v *T, d T) {
 	}
 }
 
-// Engine compares two clusters. Run is called once; Stats at any time from any
-// goroutine. What it keeps of both sides is in pairs: of the source, then of the
-// target.
+// Engine compares two clusters. Run is called once, Stats at any time by any goroutine. What it
+// keeps of both sides is in pairs: source, target.
 type Engine struct {
 	clusters [2]*mongo.Cluster
 	at       [2]atomic.Pointer[bson.Timestamp] // what reads have to see at least
@@ -139,18 +150,15 @@ type Engine struct {
 	slots    *semaphore.Weighted // comparisons at a time
 	rate     *pace.Limiter       // of scans
 	findings findings
-	notes    notes
 	recheck  *rechecker
 	assigner *assigner // nil where all is read here
 }
 
-// Indexes of what is kept of both sides.
 const (
 	source = iota
 	target
 )
 
-// both does the same for source and target at once.
 func both(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range 2 {
@@ -159,8 +167,8 @@ func both(ctx context.Context, do func(ctx context.Context, i int) error) error 
 	return g.Wait()
 }
 
-// limits share MaxBufferedBytes: per worker two batches a side (one is walked, one read ahead),
-// the documents without a partner, and those that are fetched by _id.
+// limits divide MaxBufferedBytes: per worker two batches a side (one walked, one read ahead),
+// documents without a partner, and those fetched by _id.
 type limits struct {
 	batch   int // bytes asked for in one reply, or by _id at a time
 	scan    int // the same where nothing is read ahead
@@ -168,7 +176,7 @@ type limits struct {
 	queue   int // the recheck queue
 }
 
-// New prepares a comparison of src and dst; both stay the caller's to close.
+// New prepares a comparison of src and dst, which the caller closes.
 func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
@@ -185,8 +193,8 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 	return e
 }
 
-// Run compares the pairs and returns what differs. A difference is no error. Run retries
-// transient failures (an election, a killed cursor) range by range for a while.
+// Run compares the pairs and returns what differs. A difference is no error. It retries after
+// temporary failures (an election, a killed cursor) range by range for a while.
 func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	if e.o.Documents != nil && !e.o.Online {
 		return nil, errors.New("verify: documents are compared one by one only while writes go on")
@@ -218,8 +226,7 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	return e.report(begin, cols), nil
 }
 
-// compare plans the collections, as many at a time as ranges are compared, compares them, and closes
-// recheck.ended.
+// compare plans as many collections at a time as it compares ranges.
 func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)
@@ -242,8 +249,8 @@ func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	return g.Wait()
 }
 
-// retries bounds the retries of one range after transient failures. With doubling pauses from
-// 100 ms they span about 50 s, several elections.
+// retries bounds the retries of a range. With doubling pauses from 100 ms they span about 50 s,
+// several elections.
 const retries = 9
 
 // again runs fn until it succeeds, fails for good, or failed too often.
@@ -257,4 +264,61 @@ func again(ctx context.Context, log *slog.Logger, what string, fn func() error) 
 		log.Warn("try again", "what", what, "error", err, "pause", pause)
 		return true
 	}, fn)
+}
+
+// Stats is a snapshot of a run.
+type Stats struct {
+	Collections, CollectionsDone int64
+	Ranges                       int64 // grows while collections are planned
+	// Docs were read by scans of both sides (again for repeated ranges). EstimatedDocs is the
+	// servers' estimate; both grow while collections are planned.
+	Docs, Bytes, EstimatedDocs int64
+	// Mismatches were queued for recheck: Settled turned out equal, Waiting are undecided.
+	// Differences are final.
+	Mismatches, Settled, Waiting int64
+	Differences                  int64
+	// BufferedBytes are document bytes in memory, PeakBytes the most so far.
+	BufferedBytes, PeakBytes int64
+	// Assignable are slices that other workers may read now. Assistants have read some, or could
+	// not.
+	Assignable int
+	Assistants []assign.Figures
+}
+
+type counters struct {
+	collections, collectionsDone, ranges atomic.Int64
+	docs, bytes, estDocs                 atomic.Int64
+	mismatches, settled, waiting         atomic.Int64
+	differences, buffered, peakSeen      atomic.Int64
+}
+
+func (c *counters) read(docs int, bytes int64) {
+	c.docs.Add(int64(docs))
+	c.bytes.Add(bytes)
+}
+
+// account counts n document bytes in memory, negative when released.
+func (c *counters) account(n int) {
+	now := c.buffered.Add(int64(n))
+	for {
+		peak := c.peakSeen.Load()
+		if now <= peak || c.peakSeen.CompareAndSwap(peak, now) {
+			return
+		}
+	}
+}
+
+// Stats reports the progress of the run. It is safe for concurrent use.
+func (e *Engine) Stats() Stats {
+	c := &e.c
+	st := Stats{
+		Collections: c.collections.Load(), CollectionsDone: c.collectionsDone.Load(), Ranges: c.ranges.Load(),
+		Docs: c.docs.Load(), Bytes: c.bytes.Load(), EstimatedDocs: c.estDocs.Load(),
+		Mismatches: c.mismatches.Load(), Settled: c.settled.Load(), Waiting: c.waiting.Load(),
+		Differences: c.differences.Load(), BufferedBytes: c.buffered.Load(), PeakBytes: c.peakSeen.Load(),
+	}
+	if e.assigner != nil {
+		st.Assignable, st.Assistants = e.assigner.Status()
+	}
+	return st
 }

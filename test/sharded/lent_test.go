@@ -339,6 +339,7 @@ type one struct {
 	taken atomic.Bool
 }
 
+// NextSlice is what copy.Engine.Assist asks.
 func (o *one) NextSlice(context.Context) (*scan.Slice, copy.Task, error) {
 	if o.taken.CompareAndSwap(false, true) {
 		return &o.slice, o.Task, nil
@@ -384,7 +385,7 @@ func TestLentToEachRouter(t *testing.T) {
 				}
 				asked = append(asked, conn.Addr())
 				return nil
-			}}).Assist(t.Context(), member, from)
+			}}).Assist(t.Context(), member, from.NextSlice)
 		return asked, err
 	}
 	before := inserted()

@@ -1,6 +1,6 @@
-// Package lookup asks the source for single documents beside the stream of its
-// changes. Documents are found by the UUID of their collection, whose name may be
-// that of another one by now. Nothing is concluded here from what is not there.
+// Package lookup reads single documents of the source, beside its changes. It finds them by the
+// UUID of their collection, whose name may be another one's by now. It concludes nothing from what
+// is missing.
 package lookup
 
 import (
@@ -21,23 +21,16 @@ import (
 type Collection struct {
 	DB   string
 	UUID bson.Binary
-	// Name is asked for in place of the UUID, of a router, which knows no UUIDs.
+	// Name replaces the UUID for a router, which knows no UUIDs.
 	Name string
-}
-
-func (c Collection) asked() any {
-	if c.Name != "" {
-		return c.Name
-	}
-	return c.UUID
 }
 
 // Question asks for documents by their _ids.
 type Question struct {
 	IDs []bson.RawValue
-	// At is a position, zero for none: the documents are as they are at it or later.
+	// At is a position, zero for none: the documents are as of it or later.
 	At mongo.OpTime
-	// Exact: as they are at that very position.
+	// Exact means as of that very position.
 	Exact bool
 	// Most bounds the bytes of several documents together; 0 does not.
 	Most int
@@ -46,10 +39,9 @@ type Question struct {
 }
 
 var (
-	// ErrForgotten says that the server does not know any more, or never did, what was
-	// at the position.
+	// ErrForgotten reports that the server does not have the state at the position.
 	ErrForgotten = errors.New("the server does not tell documents as of the position")
-	// ErrTooMuch says that the documents are more than Question.Most bytes.
+	// ErrTooMuch reports that the documents exceed Question.Most bytes.
 	ErrTooMuch = errors.New("the documents are too large to be read at once")
 )
 
@@ -65,8 +57,12 @@ func (q *Question) concern() bson.D {
 }
 
 func (q *Question) find(of Collection) bson.D {
+	var asked any = of.UUID
+	if of.Name != "" {
+		asked = of.Name
+	}
 	find := bson.D{
-		{Key: "find", Value: of.asked()},
+		{Key: "find", Value: asked},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: q.IDs}}}}},
 		{Key: "readConcern", Value: q.concern()},
 	}
@@ -76,8 +72,8 @@ func (q *Question) find(of Collection) bson.D {
 	return find
 }
 
-// Find reads documents from the cluster's primary, each in its place; nil is one that
-// is not there.
+// Find reads documents from the cluster's primary, in the order of the question; nil is a missing
+// one.
 func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {
 	if q.Exact && (!cluster.Info.Version.AtLeast(5, 0) || cluster.Info.Kind != mongo.KindReplicaSet) {
 		return nil, ErrForgotten
@@ -89,7 +85,7 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 	return docs, err
 }
 
-// forgotten says that reading as of a position cannot be had; a collection may have been
+// forgotten reports that reading as of a position is impossible; the collection may have been
 // dropped since.
 func forgotten(err error) bool {
 	return mongo.Forgotten(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) ||
@@ -125,7 +121,6 @@ func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 	}
 }
 
-// answer is what has come of the documents that were asked for.
 type answer struct {
 	of    Collection
 	docs  []bson.Raw
@@ -139,19 +134,15 @@ func (a *answer) take(doc []byte) error {
 		return nil
 	}
 	if a.docs[i] != nil && a.of.Name != "" {
-		return twice(a.of, doc)
+		return mongo.WithHint(
+			fmt.Errorf("%s.%s, _id %s: %w", a.of.DB, a.of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice),
+			"a replica set can have but one: give the others new _ids, or exclude the collection")
 	}
 	a.docs[i] = bytes.Clone(doc)
 	a.bytes += len(doc)
 	return nil
 }
 
-// ErrTwice says that shards have different documents of one _id, or had for a moment
-// while one changed its shard.
+// ErrTwice reports different documents of one _id on several shards, perhaps only while one changed
+// its shard.
 var ErrTwice = errors.New("several documents of one _id, on different shards")
-
-// twice names them.
-func twice(of Collection, doc []byte) error {
-	return mongo.WithHint(fmt.Errorf("%s.%s, _id %s: %w", of.DB, of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice),
-		"a replica set can have but one: give the others new _ids, or exclude the collection")
-}

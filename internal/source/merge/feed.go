@@ -13,14 +13,13 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// arrival is a batch of a part.
 type arrival struct {
 	feed  *feed
 	batch *stream.Batch
 }
 
-// feed is what was read of one part and not handed on. Its goroutines are run's and
-// advance's; all else belongs to the merger's.
+// feed is what was read of one part and not passed on. The merger's goroutine has it, except in run
+// and advance.
 type feed struct {
 	index int
 	part  Part
@@ -28,11 +27,10 @@ type feed struct {
 	goOn  chan struct{}     // one token: the part may bring its next batch
 	ask   chan mongo.OpTime // the newest time to pass, at most one
 
-	// queue has what is not handed on, in order, as it came: it is not copied.
 	queue []segment
 	bytes int64 // of queue
-	// ends are where the part's batches end, with the positions to go on from.
-	// The first is the last that is handed on completely.
+	// ends are where the part's batches end, with the positions to resume from. The first is the
+	// last that was passed on completely.
 	ends      []stream.Position
 	undecided mongo.OpTime // the earliest prepared and undecided transaction, if any
 	partial   bool         // what is at queueEnd goes on in the next batch
@@ -44,7 +42,6 @@ type feed struct {
 	more      bool         // the last batch said that there is more
 }
 
-// segment is what is left of a batch.
 type segment struct {
 	events []stream.Event
 	share  int64 // bytes an event
@@ -57,7 +54,6 @@ func newFeed(i int, p Part, from stream.Position) *feed {
 	return f
 }
 
-// run reads the part, a batch at a time.
 func (f *feed) run(ctx context.Context, to chan<- arrival) error {
 	err := f.part.Source.Run(ctx, f.from, func(ctx context.Context, b *stream.Batch) error {
 		select {
@@ -81,7 +77,6 @@ func (f *feed) run(ctx context.Context, to chan<- arrival) error {
 	return fmt.Errorf("%s: %w", f.part.Name, err)
 }
 
-// advance has the part pass the times that it is asked to.
 func (f *feed) advance(ctx context.Context) error {
 	for {
 		select {
@@ -95,7 +90,7 @@ func (f *feed) advance(ctx context.Context) error {
 	}
 }
 
-// pass asks the part to pass a time, once.
+// pass requests that the part passes a time, once.
 func (f *feed) pass(at mongo.OpTime) {
 	if f.part.Advance == nil || !f.asked.Before(at) {
 		return
@@ -108,11 +103,10 @@ func (f *feed) pass(at mongo.OpTime) {
 	f.asked = at
 }
 
-// end is the position up to which all of the part was read.
 func (f *feed) end() mongo.OpTime { return f.ends[len(f.ends)-1].At }
 
-// known is the position up to which all that happened is known. What is prepared
-// will have happened later, and what is emitted in parts goes on.
+// known is the position up to which all events are known. Prepared transactions come later, and
+// what comes in parts continues.
 func (f *feed) known() mongo.OpTime {
 	floor := f.end()
 	if f.partial { // of what is after the end, or of a commit before it
@@ -124,30 +118,17 @@ func (f *feed) known() mongo.OpTime {
 	return floor
 }
 
-// before is the last position before another.
-func before(p mongo.OpTime) mongo.OpTime {
-	if p.TS.I > 0 {
-		p.TS.I--
-	} else {
-		p.TS.T, p.TS.I = p.TS.T-1, math.MaxUint32
-	}
-	p.Term = -1 // of no entry
-	return p
+// before and after are the next positions, of no entry.
+func before(p mongo.OpTime) mongo.OpTime { return shifted(p, -1) }
+func after(p mongo.OpTime) mongo.OpTime  { return shifted(p, 1) }
+
+func shifted(p mongo.OpTime, by int64) mongo.OpTime {
+	at := (uint64(p.TS.T)<<32 | uint64(p.TS.I)) + uint64(by)
+	return mongo.OpTime{TS: bson.Timestamp{T: uint32(at >> 32), I: uint32(at)}, Term: -1}
 }
 
-// after is the first position after another.
-func after(p mongo.OpTime) mongo.OpTime {
-	if p.TS.I < math.MaxUint32 {
-		p.TS.I++
-	} else {
-		p.TS.T, p.TS.I = p.TS.T+1, 0
-	}
-	p.Term = -1
-	return p
-}
-
-// lets is the last position of an event of another feed, or of its own, before which it
-// is known what the feed has. Of one position the feed with the lower index is first.
+// lets is the last position of another feed's event, or its own, before which the feed's events are
+// known. Of one position the feed with the lower index is first.
 func (f *feed) lets(other *feed) mongo.OpTime {
 	switch {
 	case f != other && f.index < other.index:
@@ -165,7 +146,7 @@ func (f *feed) lets(other *feed) mongo.OpTime {
 	return last
 }
 
-// add takes a batch over, but for what is at or before done, which comes again.
+// add takes a batch, without what is at or before done, which was passed on.
 func (f *feed) add(b *stream.Batch, done mongo.OpTime) {
 	f.reading, f.more = false, b.More
 	if f.partial = b.Partial && len(b.Events) > 0; f.partial {
@@ -186,7 +167,6 @@ func (f *feed) add(b *stream.Batch, done mongo.OpTime) {
 	}
 }
 
-// without are the events after a position. Most often all are.
 func without(events []stream.Event, done mongo.OpTime) []stream.Event {
 	for i := range events {
 		if !done.Before(events[i].At) {
@@ -196,8 +176,8 @@ func without(events []stream.Event, done mongo.OpTime) []stream.Event {
 	return events
 }
 
-// append puts a segment behind the others. Where it has a commit whose time is
-// before that of what came earlier, all is put in order.
+// append adds a segment. If a commit in it has an earlier time than what came before, it sorts
+// everything.
 func (f *feed) append(s segment) {
 	inOrder := true
 	for i := 1; i < len(s.events) && inOrder; i++ {
@@ -221,7 +201,6 @@ func (f *feed) append(s segment) {
 	f.queue = append(f.queue[:0], all)
 }
 
-// next is the first event, nil when there is none.
 func (f *feed) next() *stream.Event {
 	if len(f.queue) == 0 {
 		return nil
@@ -229,8 +208,8 @@ func (f *feed) next() *stream.Event {
 	return &f.queue[0].events[0]
 }
 
-// take removes the next events up to a position, as many as come to some bytes and
-// one more, all of one batch. There is one at least. It gives their bytes.
+// take removes the next events up to a position, at least one, from one batch, until they reach
+// some bytes. It returns their bytes.
 func (f *feed) take(until mongo.OpTime, bytes int64) ([]stream.Event, int64) {
 	s := &f.queue[0]
 	n, sum := 1, s.share
@@ -247,7 +226,6 @@ func (f *feed) take(until mongo.OpTime, bytes int64) ([]stream.Event, int64) {
 	return events, sum
 }
 
-// resume is where the part goes on for a consumer that has everything up to at.
 func (f *feed) resume(at mongo.OpTime) stream.Position {
 	n := 0
 	for n+1 < len(f.ends) && !at.Before(f.ends[n+1].At) {

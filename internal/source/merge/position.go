@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// partMark is where one part goes on. Its position may be before that of the
-// merged stream: what comes again is passed over.
+// partMark is where one part resumes, perhaps before the merged stream: repeated events are
+// skipped.
 type partMark struct {
 	Name string `json:"name"`
 	T    uint32 `json:"t"`
@@ -22,8 +22,8 @@ type partMark struct {
 	Mark string `json:"mark,omitempty"`
 }
 
-// Position is that of a consumer to which everything up to at is done, where each
-// part goes on from its own position. None may be after at.
+// Position is that of a consumer that has everything up to at, with the positions of the parts.
+// None may be after at.
 func Position(at mongo.OpTime, names []string, parts map[string]stream.Position) (stream.Position, error) {
 	for _, name := range names {
 		p, ok := parts[name]
@@ -37,8 +37,7 @@ func Position(at mongo.OpTime, names []string, parts map[string]stream.Position)
 	return joined(at, names, parts), nil
 }
 
-// Joined is that of a consumer to which everything up to at is done, where each part goes
-// on from its own position. One after at has nothing up to its own.
+// Joined is Position for parts that may be after at: they have nothing before their own positions.
 func Joined(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
 	return joined(at, slices.Sorted(maps.Keys(parts)), parts)
 }
@@ -51,7 +50,7 @@ func joined(at mongo.OpTime, names []string, parts map[string]stream.Position) s
 	return stream.Position{At: at, Mark: encode(marks)}
 }
 
-// Parts gives the positions of the parts, by name.
+// Parts returns the positions of the parts, by name.
 func Parts(pos stream.Position) (map[string]stream.Position, error) {
 	marks, err := decode(pos.Mark)
 	if err != nil {
@@ -68,7 +67,7 @@ func Parts(pos stream.Position) (map[string]stream.Position, error) {
 	return parts, nil
 }
 
-// Without is the mark of a position without parts of which nothing is to come.
+// Without returns the mark of a position without parts that have ended.
 func Without(mark string, gone []string) (string, error) {
 	marks, err := decode(mark)
 	return encode(slices.DeleteFunc(marks, func(m partMark) bool { return slices.Contains(gone, m.Name) })), err

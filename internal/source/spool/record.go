@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/cespare/xxhash/v2"
 )
 
-// Record is a payload and the keys of the first and the last entry in it. Keys
-// grow from record to record.
+// Record is a payload with the keys of its first and last entry. Keys grow from record to record.
 type Record struct {
 	First, Last uint64
 	Payload     []byte
@@ -18,8 +18,7 @@ type Record struct {
 
 const (
 	headerSize = 32
-	// maxPayload is far above what a reply of the server may bring, and bounds
-	// what a damaged header can ask for.
+	// maxPayload exceeds any reply of a server, and bounds what a damaged header requests.
 	maxPayload = 64 << 20
 )
 
@@ -27,7 +26,6 @@ var errTorn = errors.New("record is not complete")
 
 func (r Record) size() int64 { return headerSize + int64(len(r.Payload)) }
 
-// header lays the record's header out in b.
 func (r Record) header(b *[headerSize]byte) {
 	binary.LittleEndian.PutUint64(b[0:], uint64(len(r.Payload)))
 	binary.LittleEndian.PutUint64(b[8:], r.First)
@@ -35,7 +33,6 @@ func (r Record) header(b *[headerSize]byte) {
 	binary.LittleEndian.PutUint64(b[24:], checksum(b[:24], r.Payload))
 }
 
-// writeRecord writes a record at offset.
 func writeRecord(f io.WriterAt, offset int64, r Record) error {
 	var head [headerSize]byte
 	r.header(&head)
@@ -53,8 +50,7 @@ func checksum(head, payload []byte) uint64 {
 	return d.Sum64()
 }
 
-// readRecord reads the record at offset of a segment that ends at end: errTorn
-// where no complete record is.
+// readRecord reads the record at offset of a segment that ends at end; errTorn if it is incomplete.
 func readRecord(f io.ReaderAt, offset, end int64) (Record, error) {
 	var head [headerSize]byte
 	if end-offset < headerSize {
@@ -78,4 +74,65 @@ func readRecord(f io.ReaderAt, offset, end int64) (Record, error) {
 		return Record{}, fmt.Errorf("%w: its checksum is another", errTorn)
 	}
 	return r, nil
+}
+
+// Reader reads records in order. It belongs to one goroutine; the spool may grow.
+type Reader struct {
+	s      *Spool
+	key    uint64 // records that end before it are passed over
+	number uint64 // of the segment being read
+	offset int64
+	file   *os.File
+}
+
+// From returns a reader that starts at the record with key, or at the next one.
+func (s *Spool) From(key uint64) *Reader { return &Reader{s: s, key: key} }
+
+// Next returns the next record, false when there is none yet.
+func (r *Reader) Next() (Record, bool, error) {
+	for {
+		end, ok, err := r.locate()
+		if err != nil || !ok {
+			return Record{}, false, err
+		}
+		rec, err := readRecord(r.file, r.offset, end)
+		if err != nil {
+			return Record{}, false, fmt.Errorf("%w: %s at byte %d: %w", ErrDamaged, r.s.path(r.number), r.offset, err)
+		}
+		r.offset += rec.size()
+		if rec.Last >= r.key {
+			return rec, true, nil
+		}
+	}
+}
+
+// locate opens the first segment with unread records and returns its written size.
+func (r *Reader) locate() (end int64, ok bool, err error) {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	for _, g := range r.s.segments {
+		read := g.number < r.number || g.number == r.number && r.offset == g.size
+		if read || g.size == 0 || r.number == 0 && g.last < r.key {
+			continue
+		}
+		if g.number != r.number {
+			r.Close()
+			r.number, r.offset = g.number, 0
+		}
+		if r.file == nil {
+			if r.file, err = os.Open(r.s.path(g.number)); err != nil {
+				return 0, false, fmt.Errorf("read spool: %w", err)
+			}
+		}
+		return g.size, true, nil
+	}
+	return 0, false, nil
+}
+
+// Close releases the file.
+func (r *Reader) Close() {
+	if r.file != nil {
+		_ = r.file.Close()
+		r.file = nil
+	}
 }

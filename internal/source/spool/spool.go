@@ -1,9 +1,19 @@
+// Package spool keeps an ordered run of records on local disk: a queue between a source that
+// forgets and a consumer that is not ready yet. It survives a kill at any moment, is bounded in
+// bytes, and detects damaged records.
+//
+// A spool is a directory of segments, each a file named by its number. A segment is a run of
+// records. A record is a header of 32 bytes and the payload. The header has the length of the
+// payload, keys of its first and last entry, and the checksum of header and payload, all
+// little-endian. Bytes after the last complete record of the newest segment were torn by a crash,
+// and are cut off when the spool is opened. Other damaged records are errors.
 package spool
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,35 +21,34 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// ErrDamaged says that the spool has a record that was changed after it was written.
+// ErrDamaged reports a record that was changed after it was written.
 var ErrDamaged = errors.New("spool is damaged")
 
-// ErrFull says that a record does not fit into the spool's bounds now.
+// ErrFull reports that a record exceeds the spool's bounds now.
 var ErrFull = errors.New("spool is full")
 
-// ErrNoSpace says that the disk, or a quota on it, has no room for a record. The
-// spool is as it was before, and the record may be appended again later.
+// ErrNoSpace reports that the disk, or a quota, has no room for a record. The spool is unchanged,
+// and the record may be appended later.
 var ErrNoSpace = errors.New("no space left on the disk of the spool")
 
-// Options shape a Spool.
+// Options configure a Spool.
 type Options struct {
-	// MaxBytes bounds the spool on disk; 0 is 1 GB. A record that finds the
-	// spool empty always fits.
+	// MaxBytes bounds the spool on disk; 0 is 1 GB. An empty spool takes any record.
 	MaxBytes int64
-	// SegmentBytes is the size after which a segment is complete, default 64
-	// MB. Disk is given back in whole segments.
+	// SegmentBytes completes a segment, default 64 MB. Disk space is freed by segments.
 	SegmentBytes int64
-	// Owner names whose records these are. Those of another are removed.
+	// Owner names the owner of the records. Those of another are removed.
 	Owner string
 }
 
-// ErrLocked says that another process has the spool open.
+// ErrLocked reports that another process has the spool open.
 var ErrLocked = errors.New("another process has the spool open")
 
-// Spool is an open spool. One goroutine appends, others may read, trim and ask
-// at the same time.
+// Spool is an open spool. One goroutine appends, others may read, trim and ask at the same time.
 type Spool struct {
 	dir string
 	opt Options
@@ -52,7 +61,6 @@ type Spool struct {
 	torn     bool     // behind the newest segment's records lies what a failed write left
 }
 
-// segment is a file of records. Its fields are guarded by the spool's mutex.
 type segment struct {
 	number      uint64
 	first, last uint64
@@ -65,8 +73,8 @@ const (
 	lockName  = "lock"
 )
 
-// Open opens the spool in dir, which is made if there is none, and cuts off
-// what a crash tore. A spool that another process has open is ErrLocked.
+// Open opens the spool in dir, creates it if necessary, and cuts off what a crash tore. It returns
+// ErrLocked if another process has it open.
 func Open(dir string, o Options) (_ *Spool, err error) {
 	o.MaxBytes, o.SegmentBytes = cmp.Or(o.MaxBytes, 1<<30), cmp.Or(o.SegmentBytes, 64<<20)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -105,8 +113,7 @@ func Exists(dir string) bool {
 	return err == nil && len(numbers) > 0
 }
 
-// own removes what belongs to another owner and writes down ours. The name is
-// there, complete, before the first segment is.
+// own removes what belongs to another owner and writes our name, complete before the first segment.
 func (s *Spool) own() error {
 	name := filepath.Join(s.dir, ownerFile)
 	was, err := os.ReadFile(name)
@@ -131,7 +138,6 @@ func (s *Spool) own() error {
 	return syncDir(s.dir)
 }
 
-// list reads the numbers of the segments on disk in order.
 func (s *Spool) list() ([]uint64, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -148,7 +154,6 @@ func (s *Spool) list() ([]uint64, error) {
 	return out, nil
 }
 
-// load scans a segment. Of the newest one the torn end is cut off.
 func (s *Spool) load(number uint64, newest bool) error {
 	f, err := os.OpenFile(s.path(number), os.O_RDWR, 0)
 	if err != nil {
@@ -195,7 +200,6 @@ func (s *Spool) path(number uint64) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%016d%s", number, suffix))
 }
 
-// end is the last key, 0 when there is none.
 func (s *Spool) end() uint64 {
 	if len(s.segments) == 0 {
 		return 0
@@ -203,8 +207,7 @@ func (s *Spool) end() uint64 {
 	return s.segments[len(s.segments)-1].last
 }
 
-// Bounds are the keys of the oldest and the newest entry; false when the spool
-// is empty.
+// Bounds returns the keys of the oldest and the newest entry; false for an empty spool.
 func (s *Spool) Bounds() (first, last uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +217,7 @@ func (s *Spool) Bounds() (first, last uint64, ok bool) {
 	return s.segments[0].first, s.end(), true
 }
 
-// Bytes is the size of the spool on disk.
+// Bytes returns the size of the spool on disk.
 func (s *Spool) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,8 +233,8 @@ func (s *Spool) Room(n int64) bool {
 
 func (s *Spool) fits(n int64) bool { return s.bytes == 0 || s.bytes+n <= s.opt.MaxBytes }
 
-// Append adds a record, whose keys must lie behind all others. It is not
-// durable before Sync. After an error the spool is as it was before.
+// Append adds a record, whose keys must follow all others. Sync makes it durable. After an error
+// the spool is unchanged.
 func (s *Spool) Append(r Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,8 +268,7 @@ func (s *Spool) Append(r Record) error {
 	return nil
 }
 
-// truncateTorn cuts off what a failed write left, so that nothing follows a segment's
-// last record whenever the process ends and whatever is written next.
+// truncateTorn cuts off what a failed write left, so that nothing follows a segment's last record.
 func (s *Spool) truncateTorn() error {
 	if !s.torn {
 		return nil
@@ -278,8 +280,8 @@ func (s *Spool) truncateTorn() error {
 	return nil
 }
 
-// noSpace adds ErrNoSpace to what a full disk causes. Not for a failed sync: what
-// was appended before may be lost then.
+// noSpace adds ErrNoSpace to errors of a full disk, but not of a failed sync: earlier records may
+// be lost then.
 func noSpace(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -287,7 +289,6 @@ func noSpace(err error) error {
 	return err
 }
 
-// roll makes sure that the newest segment is open and has room for r.
 func (s *Spool) roll(r Record) error {
 	n := len(s.segments)
 	if s.file != nil && (s.segments[n-1].size == 0 || s.segments[n-1].size+r.size() <= s.opt.SegmentBytes) {
@@ -333,7 +334,7 @@ func (s *Spool) Sync() error {
 	return nil
 }
 
-// Trim gives back the segments whose entries all lie before key.
+// Trim removes the segments whose entries all precede key.
 func (s *Spool) Trim(key uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,7 +346,6 @@ func (s *Spool) Trim(key uint64) error {
 	return nil
 }
 
-// drop removes the oldest segment.
 func (s *Spool) drop() error {
 	g := s.segments[0]
 	if err := os.Remove(s.path(g.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -356,15 +356,15 @@ func (s *Spool) drop() error {
 	return nil
 }
 
-// Close closes the files; what was appended is durable then.
+// Close closes the files and makes appended records durable.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.closeFile(), s.unlock())
 }
 
-// Remove deletes the spool's files and, when nothing else is in it, its
-// directory. Nothing may use the spool any more.
+// Remove deletes the spool's files and its directory, if that is empty. The spool must not be in
+// use.
 func (s *Spool) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -387,4 +387,49 @@ func syncDir(path string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func lock(name string) (unlock func() error, err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f.Close, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	return nil, err
+}
+
+// Check reports whether a spool could be kept in dir, and the free bytes there. It writes nothing:
+// for a missing directory it checks the one to create it in.
+func Check(dir string) (free uint64, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return 0, fmt.Errorf("find the directory of the spool: %w", err)
+	}
+	at := dir
+	info, err := os.Stat(at)
+	for at != filepath.Dir(at) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+		at = filepath.Dir(at)
+		info, err = os.Stat(at)
+	}
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s: %w", at, syscall.ENOTDIR)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Access(at, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
+		return 0, fmt.Errorf("write to %s: %w", at, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		return 0, fmt.Errorf("ask for the room on the disk of %s: %w", at, err)
+	}
+	return st.Bavail * uint64(st.Bsize), nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -17,18 +18,18 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Filter chooses letters, of all jobs. What is empty chooses all.
+// Filter chooses dead letters of all jobs. Empty fields choose all.
 type Filter struct {
 	ID, Job string
 	NS      string // a collection of the target, or a database
 	State   State
-	// After is the id of a letter, whose followers are chosen; Limit is how many at most.
+	// After is the id of a dead letter, whose followers are chosen; Limit bounds them.
 	After string
 	Limit int64
 }
 
 func (f Filter) query() bson.D {
-	// By _id in any case, for a server with notablescan answers nothing else.
+	// Always by _id: a server with notablescan answers nothing else.
 	ids := bson.A{bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: f.After}}}}}
 	if f.ID != "" {
 		ids = append(ids, byID(f.ID))
@@ -49,23 +50,21 @@ func (f Filter) query() bson.D {
 	return q
 }
 
-// Counts counts the letters of all jobs of a target, by the jobs' names.
+// Counts counts the dead letters of a target by job.
 func Counts(ctx context.Context, c *mongo.Cluster) (map[string]Stats, error) {
-	cur, err := onPrimary(c).Aggregate(ctx, bson.A{bson.D{{Key: "$group", Value: bson.D{
-		{Key: "_id", Value: bson.D{{Key: "job", Value: "$job"}, {Key: "state", Value: "$state"}}},
-		{Key: "n", Value: bson.D{{Key: "$sum", Value: int64(1)}}}}}}})
-	var groups []struct {
+	type group struct {
 		ID struct {
 			Job   string
 			State State
 		} `bson:"_id"`
 		N int64
 	}
-	if err == nil {
-		err = cur.All(ctx, &groups)
-	}
+	groups, err := mongo.ReadAll[group](ctx, "count dead letters")(onPrimary(c).Aggregate(ctx, bson.A{
+		bson.D{{Key: "$group", Value: bson.D{
+			{Key: "_id", Value: bson.D{{Key: "job", Value: "$job"}, {Key: "state", Value: "$state"}}},
+			{Key: "n", Value: bson.D{{Key: "$sum", Value: int64(1)}}}}}}}))
 	if err != nil {
-		return nil, fmt.Errorf("count dead letters: %w", err)
+		return nil, err
 	}
 	out := map[string]Stats{}
 	for _, g := range groups {
@@ -81,9 +80,8 @@ func onPrimary(c *mongo.Cluster) *driver.Collection {
 	return c.Client.Database(mongo.StateDB, primary).Collection(Collection)
 }
 
-// Browse passes dead letters of a target to do as they are stored, one job's after the other.
-// With whole they have the document as field document, wherever it is kept. Without it they
-// have no document.
+// Browse calls do for dead letters as they are stored, by job. If whole is set they have the
+// document as field document, else none.
 func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func(letter bson.Raw) error) error {
 	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(f.Limit)
 	if !whole {
@@ -111,17 +109,15 @@ func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func
 	return nil
 }
 
-// Found is a letter with its document, and what stands in its way on the target: nil where
-// there is none.
+// Found is a dead letter with its document, and what conflicts on the target, or nil.
 type Found struct {
 	Summary
 
-	// Doc is the letter's document, Same the target's with the _id, Holder the target's
-	// with the key.
+	// Doc is the document, Same the target's with its _id, Holder the target's with the key.
 	Doc, Same, Holder bson.Raw
 }
 
-// Find returns one letter that a filter chooses, nil for none.
+// Find returns one dead letter, nil for none.
 func Find(ctx context.Context, c *mongo.Cluster, f Filter) (out *Found, err error) {
 	err = Browse(ctx, c, f, true, func(raw bson.Raw) error {
 		raw = bytes.Clone(raw)
@@ -141,7 +137,6 @@ func Find(ctx context.Context, c *mongo.Cluster, f Filter) (out *Found, err erro
 	return out, err
 }
 
-// onTarget is the target's document with an _id, nil for none.
 func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue) (bson.Raw, error) {
 	if id.IsZero() || id.Type == 0 {
 		return nil, nil
@@ -155,7 +150,7 @@ func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue
 	return doc, nil
 }
 
-// joined is a letter with the document that is kept in parts.
+// joined adds the document that is kept in parts.
 func joined(ctx context.Context, c *mongo.Cluster, letter bson.Raw) (bson.Raw, error) {
 	id, _ := letter.Lookup("_id").StringValueOK()
 	l, err := (&keptInMongo{c: c}).Get(ctx, id)
@@ -167,4 +162,39 @@ func joined(ctx context.Context, c *mongo.Cluster, letter bson.Raw) (bson.Raw, e
 		return nil, fmt.Errorf("read dead letter %s: %w", id, err)
 	}
 	return bson.Marshal(append(all, bson.E{Key: "document", Value: bson.Raw(l.Doc)}))
+}
+
+// Listed is a dead letter without its document, as lists show it. Reason may quote values.
+type Listed struct {
+	ID       string    `json:"id" bson:"_id"`
+	NS       string    `json:"ns" bson:"ns"`                     // on the target
+	Document string    `json:"documentId" bson:"documentIdText"` // the _id as text
+	State    string    `json:"state" bson:"state"`
+	Cause    string    `json:"cause" bson:"cause"`
+	Reason   string    `json:"reason" bson:"reason"`
+	Index    string    `json:"index,omitempty" bson:"index"`
+	Position string    `json:"position" bson:"-"`
+	Time     time.Time `json:"time" bson:"time"`
+	Updated  time.Time `json:"updated" bson:"updated"`
+	Settled  string    `json:"settledBy,omitempty" bson:"settledBy"`
+	Bytes    int64     `json:"bytes" bson:"bytes"`
+}
+
+// Summary is a letter with its job, without its document.
+type Summary struct {
+	Listed `bson:",inline"`
+
+	Job   string        `json:"job" bson:"job"`
+	At    mongo.OpTime  `json:"-" bson:"position"` // Position
+	DocID bson.RawValue `json:"-" bson:"documentId"`
+	Other bson.RawValue `json:"-" bson:"otherId"`
+}
+
+// ReadSummary reads a letter that Browse gives.
+func ReadSummary(raw bson.Raw) (s Summary, err error) {
+	if err := bson.Unmarshal(raw, &s); err != nil {
+		return s, fmt.Errorf("read a dead letter: %w", err)
+	}
+	s.Position = s.At.String()
+	return s, nil
 }

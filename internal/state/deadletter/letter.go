@@ -1,3 +1,11 @@
+// Package deadletter keeps, in the target's database millrace, the complete documents that a job
+// could not write to the target, and those that it removed there to make room. It also defines the
+// policy on conflicts.
+//
+// A document that the target refuses is in dispute. Its dead letter holds its state on the source
+// at a position. Each later change is applied to the dead letter, and the outcome is tried on the
+// target, until it fits there or the source deletes it. So a partial document is never used, and a
+// dead letter is never out of date.
 package deadletter
 
 import (
@@ -11,45 +19,40 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Policy says what becomes of a document that the target refuses.
+// Policy is what to do with a document that the target refuses.
 type Policy string
 
-// The policies.
 const (
 	Stop      Policy = "stop"      // end the job with an error
 	Skip      Policy = "skip"      // leave the target as it is
 	Overwrite Policy = "overwrite" // remove what stands in the way
 )
 
-// State is how far a letter's case is.
+// State is the state of a dead letter.
 type State string
 
-// The states of a letter.
 const (
-	// Undecided: it may turn out that nothing is in conflict, once the target
-	// has caught up.
+	// Undecided: there may be no conflict once the target has caught up.
 	Undecided State = "undecided"
-	// Held: nothing was refused. The document was read from the source to repair the
-	// target's, and is written when the target has caught up.
+	// Held: nothing was refused. A repair has read the document from the source, and writes it when
+	// the target has caught up.
 	Held State = "held"
 	// Open: the target lacks the document, or this state of it.
 	Open State = "open"
-	// Settled: the document reached the target later, or is gone from the source.
+	// Settled: the document reached the target later, or the source deleted it.
 	Settled State = "settled"
-	// Removed: a document that stood in the way and was taken off the target.
+	// Removed: a document that conflicted and was removed from the target.
 	Removed State = "removed"
-	// Unmapped: a document of the source that the rules for fields cannot map. The target
-	// is without it, until it is changed.
+	// Unmapped: the rules cannot map the document. The target lacks it until it changes.
 	Unmapped State = "unmapped"
 )
 
-// InDispute says that changes of the document go through its letter.
+// InDispute reports whether changes of the document go through its dead letter.
 func (s State) InDispute() bool { return s == Undecided || s == Held || s == Open }
 
-// Cause is why the target has not taken a document.
+// Cause is why the target lacks a document.
 type Cause string
 
-// The causes.
 const (
 	CauseID      Cause = "id"      // the target has another document with the _id
 	CauseKey     Cause = "key"     // another document holds a key of a unique index
@@ -61,11 +64,11 @@ const (
 	CauseRepair  Cause = "repair" // an operator has asked for it
 )
 
-// Foreign reports that the target's document of the same _id is somebody else's.
+// Foreign reports that the target's document with the _id is somebody else's.
 func (c Cause) Foreign() bool { return c == CauseID || c == CauseShape }
 
-// Letter is one document. Stored are its fields as they are, but for those that
-// may not fit into another document.
+// Letter is the dead letter of one document, with its fields as stored, except those that may not
+// fit into another document.
 type Letter struct {
 	ID    string         `bson:"_id"` // unique; empty until it is written
 	NS    string         `bson:"ns"`  // target namespace, now
@@ -73,16 +76,15 @@ type Letter struct {
 	Cause Cause          `bson:"cause"`
 	DocID bsoncore.Value `bson:"-"`
 	Doc   []byte         `bson:"-"` // the whole document; nil when it is not known
-	// At is the source's position of Doc. Changes up to Until may be in it
-	// already.
+	// At is the source's position of Doc. It may already have changes up to Until.
 	At    mongo.OpTime `bson:"position"`
 	Until mongo.OpTime `bson:"until"`
 
 	// Source and UUID are of its collection on the source, where they are known.
 	Source string    `bson:"source,omitempty"`
 	UUID   *[16]byte `bson:"-"`
-	// Target is the UUID of its collection on the target when the job was finalized; nil
-	// before, and of jobs that older versions finalized.
+	// Target is the UUID of its collection on the target when the job was finalized; nil before,
+	// and for jobs that older versions finalized.
 	Target *bson.Binary `bson:"targetUuid,omitempty"`
 
 	Reason string        `bson:"reason"`
@@ -91,11 +93,11 @@ type Letter struct {
 	Other  bson.RawValue `bson:"otherId,omitempty"` // _id of the other document, where it is known
 }
 
-// Key distinguishes documents of one namespace, by the bytes of their _ids,
-// which all entries of an oplog about one document have in common.
+// Key distinguishes documents of a namespace by the bytes of their _ids, which are the same in all
+// entries of an oplog about a document.
 type Key [16]byte
 
-// KeyOf is the key of a document's _id.
+// KeyOf returns the key of an _id.
 func KeyOf(id bsoncore.Value) Key {
 	h := sha256.New()
 	h.Write([]byte{byte(id.Type)})
@@ -103,7 +105,6 @@ func KeyOf(id bsoncore.Value) Key {
 	return Key(h.Sum(nil)[:16])
 }
 
-// letterID is the same each time the same refusal comes.
 func letterID(job string, l Letter) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s", len(l.NS), l.NS)

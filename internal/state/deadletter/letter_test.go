@@ -57,3 +57,41 @@ func TestLetterID(t *testing.T) {
 		seen[got] = name
 	}
 }
+
+// TestOptionalFields: a dead letter that is written again loses the optional fields that it has no
+// more.
+func TestOptionalFields(t *testing.T) {
+	some := bson.RawValue{Type: bson.TypeString, Value: bsoncore.AppendString(nil, "x")}
+	id := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "x")}
+	full := Letter{ID: "l", DocID: id, Doc: kit.Raw(bson.D{{Key: "_id", Value: "x"}}), Source: "d.c", UUID: &[16]byte{1},
+		Target: &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}, Index: "k_1", Other: some}
+	write := func(l Letter) (set, unset bson.Raw) {
+		var update bson.RawValue
+		for _, cmd := range commands("j", &l) {
+			raw := kit.Raw(cmd)
+			if coll, _ := raw.Lookup("update").StringValueOK(); coll == Collection {
+				update = raw.Lookup("updates", "0", "u")
+			}
+		}
+		set, _ = update.Document().Lookup("$set").DocumentOK()
+		unset, _ = update.Document().Lookup("$unset").DocumentOK()
+		return set, unset
+	}
+	all, none := write(full)
+	if len(none) > 0 {
+		t.Errorf("a complete dead letter loses %s", none)
+	}
+	rest, removed := write(Letter{ID: "l"})
+	fields, err := all.Elements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if _, kept := rest.LookupErr(f.Key()); kept == nil {
+			continue
+		}
+		if _, err := removed.LookupErr(f.Key()); err != nil {
+			t.Errorf("%s stays as it was", f.Key())
+		}
+	}
+}

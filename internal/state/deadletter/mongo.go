@@ -19,25 +19,23 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Collection and partsCollection are in the target's database mongo.StateDB.
 const (
 	Collection      = "deadletters"
 	partsCollection = "deadletters.parts"
 )
 
-// Where names the collection for people.
+// Where is the name of the collection.
 const Where = mongo.StateDB + "." + Collection
 
-// keptInMongo is a Keeper in the target itself. Letters are written with write
-// concern 1: they become durable with the next checkpoint, for the target's oplog is
-// one order and the terms of the writes are observed.
+// keptInMongo is a Keeper in the target itself. Dead letters are written with write concern 1. They
+// become durable with the next checkpoint: the target's oplog is one order, and the terms of the
+// writes are observed.
 type keptInMongo struct {
 	c       *mongo.Cluster
 	job     string
 	observe func(term int64) error
 }
 
-// stored is a letter as the target keeps it.
 type stored struct {
 	Letter   `bson:",inline"`
 	Job      string        `bson:"job"`
@@ -53,7 +51,7 @@ type stored struct {
 	UUID   *bson.Binary `bson:"uuid,omitempty"`
 }
 
-// Prepare makes the collections, which transactions cannot on 4.2.
+// Prepare creates the collections, which transactions on 4.2 cannot.
 func (k *keptInMongo) Prepare(ctx context.Context) error {
 	for _, name := range []string{Collection, partsCollection} {
 		_, err := k.c.Write(ctx, mongo.StateDB, bson.D{{Key: "create", Value: name}})
@@ -64,21 +62,16 @@ func (k *keptInMongo) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Cases projects what is remembered of a letter.
-func (k *keptInMongo) Cases(ctx context.Context) (cases []Case, err error) {
-	cur, err := k.collection(Collection).Find(ctx, bson.D{mongo.OfJob(k.job)}, options.Find().SetProjection(
-		bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}))
-	if err != nil {
-		return nil, err
-	}
-	return cases, cur.All(ctx, &cases)
+func (k *keptInMongo) Cases(ctx context.Context) ([]Case, error) {
+	fields := bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}
+	return mongo.ReadAll[Case](ctx, "read dead letters")(k.collection(Collection).Find(ctx, bson.D{mongo.OfJob(k.job)},
+		options.Find().SetProjection(fields)))
 }
 
 func (k *keptInMongo) collection(name string) *driver.Collection {
 	return k.c.Client.Database(mongo.StateDB).Collection(name)
 }
 
-// Get reads the letter and its parts.
 func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
 	var d stored
 	if err := k.collection(Collection).FindOne(ctx, byID(id)).Decode(&d); err != nil {
@@ -103,7 +96,7 @@ func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
 
 func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
-// partsOf selects by a range of _ids that has all parts of a letter, see commands.
+// partsOf selects all parts of a dead letter by a range of _ids; see commands.
 func partsOf(letter string) bson.E {
 	// "A" follows "@".
 	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: letter + "@"}, {Key: "$lt", Value: letter + "A"}}}
@@ -111,7 +104,7 @@ func partsOf(letter string) bson.E {
 
 func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
 
-// commands are what writes a letter, for the database mongo.StateDB and in this order.
+// commands returns the commands that write a dead letter, in order, in mongo.StateDB.
 func commands(job string, l *Letter) []bson.D {
 	d := stored{Letter: *l, Job: job, DocID: storable(l.DocID), IDText: bsonraw.IDText(l.DocID), Bytes: len(l.Doc),
 		Key: KeyOf(l.DocID), Update: time.Now().UTC()}
@@ -137,8 +130,8 @@ func commands(job string, l *Letter) []bson.D {
 	return append(cmds, deleteAll(partsCollection, others))
 }
 
-// update sets what is there, and removes optional fields that are not. Fields
-// that it does not know stay, such as the position of a rename.
+// update sets fields, and removes optional ones that are absent. Unknown fields stay, such as the
+// position of a rename.
 func (d stored) update() bson.D {
 	raw, err := bson.Marshal(d)
 	var fields []bson.RawElement
@@ -148,7 +141,10 @@ func (d stored) update() bson.D {
 	if err != nil {
 		return bson.D{{Key: "$set", Value: d}} // it is no BSON, and fails where it is sent
 	}
-	unset := bson.M{"documentId": "", "document": "", "index": "", "source": "", "uuid": "", "otherId": ""}
+	unset := bson.M{}
+	for _, optional := range []string{"documentId", "document", "index", "source", "uuid", "targetUuid", "otherId"} {
+		unset[optional] = ""
+	}
 	var set bson.D
 	for _, f := range fields[1:] { // without _id; a document's bytes stay as they are
 		set = append(set, bson.E{Key: f.Key(), Value: f.Value()})
@@ -161,7 +157,6 @@ func (d stored) update() bson.D {
 	return u
 }
 
-// update is the command of one statement; more are its options.
 func update(coll, id string, change bson.D, more ...bson.E) bson.D {
 	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{
 		append(bson.D{{Key: "q", Value: byID(id)}, {Key: "u", Value: change}}, more...)}}}
@@ -176,17 +171,15 @@ func deleteAll(coll string, filter bson.D) bson.D {
 	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{all}}}
 }
 
-// Put writes the letter and its parts.
 func (k *keptInMongo) Put(ctx context.Context, l Letter) error {
 	return k.run(ctx, commands(k.job, &l)...)
 }
 
-// Settle marks the letter.
 func (k *keptInMongo) Settle(ctx context.Context, id, reason string) error {
 	return k.run(ctx, SettleCommand(Letter{ID: id}, reason))
 }
 
-// SettleCommand is what marks a letter as settled, to be followed by Forgotten.
+// SettleCommand returns the command that settles a dead letter, to be followed by Forgotten.
 func SettleCommand(l Letter, reason string) bson.D {
 	return update(Collection, l.ID, bson.D{{Key: "$set", Value: settled(reason)}})
 }
@@ -196,18 +189,16 @@ func settled(reason string) bson.D {
 	return bson.D{{Key: "state", Value: Settled}, {Key: "settledBy", Value: reason}, {Key: "settledAt", Value: now}}
 }
 
-// Remove deletes the letter and its parts.
 func (k *keptInMongo) Remove(ctx context.Context, id string) error {
 	parts := bson.D{partsOf(id), {Key: "letter", Value: id}}
 	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, parts))
 }
 
-// Move sets the namespace with the position of the rename.
 func (k *keptInMongo) Move(ctx context.Context, from, to string, at mongo.OpTime) error {
 	return k.updateAll(ctx, k.inDispute(from), bson.D{{Key: "ns", Value: to}, {Key: "moved", Value: at}})
 }
 
-// SettleAll marks all letters of a namespace but those that came by a rename.
+// SettleAll settles the dead letters of a namespace, except those that Move brought.
 func (k *keptInMongo) SettleAll(ctx context.Context, ns, reason string, but mongo.OpTime) error {
 	filter := k.inDispute(ns)
 	if !but.IsZero() {
@@ -216,23 +207,21 @@ func (k *keptInMongo) SettleAll(ctx context.Context, ns, reason string, but mong
 	return k.updateAll(ctx, filter, settled(reason))
 }
 
-// Reset deletes letters, and the parts of none.
 func (k *keptInMongo) Reset(ctx context.Context) error {
 	filter := bson.D{mongo.OfJob(k.job), {Key: "state", Value: bson.D{{Key: "$ne", Value: Removed}}}}
 	_, err := k.c.DeleteState(ctx, Collection, "majority", filter)
 	return err
 }
 
-// Bind notes in the letters in dispute of a job that is finalized which collection of the
-// target each is about, as uuid gives it; empty for none. Applications may give its name to
-// another one.
+// Bind notes the target collection of each dead letter in dispute of a finalized job: applications
+// may reuse its name. uuid returns it; empty for none.
 func Bind(
 	ctx context.Context, c *mongo.Cluster, job string, uuid func(ctx context.Context, ns string) (bson.Binary, error),
 ) error {
 	k := &keptInMongo{c: c, job: job}
 	cases, err := k.Cases(ctx)
 	if err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
+		return err
 	}
 	names := map[string]bool{}
 	for _, one := range cases {
@@ -250,7 +239,7 @@ func Bind(
 	return nil
 }
 
-// Drop removes all letters of a job, with their parts.
+// Drop removes all dead letters of a job, with their parts.
 func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
 	// A part's _id begins with its letter's.
 	_, err := c.DeleteState(ctx, partsCollection, "majority", bson.D{mongo.OfJob(job)})
@@ -265,14 +254,12 @@ func (k *keptInMongo) inDispute(ns string) bson.D {
 		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Held, Open, Unmapped}}}}}
 }
 
-// updateAll sets fields of all letters that match.
 func (k *keptInMongo) updateAll(ctx context.Context, filter, set bson.D) error {
 	_, err := k.c.UpdateState(ctx, Collection, "majority", bson.D{{Key: "q", Value: filter},
 		{Key: "u", Value: bson.D{{Key: "$set", Value: set}}}, {Key: "multi", Value: true}})
 	return err
 }
 
-// run sends commands that are as durable as data.
 func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	failpoint.Hit("letter.before")
 	defer failpoint.Hit("letter.after")
@@ -289,16 +276,15 @@ func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	return nil
 }
 
-// Sizes of what one stored document takes. The server takes 16 MB at most.
+// Sizes of one stored document. The server takes 16 MB at most.
 const (
 	maxEmbedded = 15 << 20
 	partSize    = 8 << 20
 	maxDepth    = 60 // levels, of the 180 that the server takes
 )
 
-// embeddable reports that a server stores the document unchanged as a field of another. It must
-// not be too large or too deep. Names that begin with a dollar sign are excluded, which servers
-// before 5.0 refuse.
+// embeddable reports that any server stores the document unchanged as a field: it is neither too
+// large nor too deep. Servers before 5.0 refuse names that begin with a dollar sign.
 func embeddable(doc []byte) bool { return len(doc) <= maxEmbedded && plainNames(doc, 0) }
 
 func plainNames(doc []byte, depth int) bool {
@@ -326,7 +312,7 @@ func plainNames(doc []byte, depth int) bool {
 	return true
 }
 
-// storable is a value as a field, none when it cannot be one.
+// storable returns a value as a field, or none.
 func storable(v bsoncore.Value) bson.RawValue {
 	if len(v.Data) > 1<<20 || v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
 		return bson.RawValue{}
@@ -334,5 +320,5 @@ func storable(v bsoncore.Value) bson.RawValue {
 	return bsonraw.RawValue(v)
 }
 
-// Nameable says that a letter without a document can keep its _id.
+// Nameable reports that a dead letter without a document can keep its _id.
 func Nameable(id bsoncore.Value) bool { return len(storable(id).Value) > 0 || len(id.Data) == 0 }

@@ -15,32 +15,31 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// maxDisputes bounds the documents in dispute, which take some hundred bytes of memory each.
-// More of them have a systematic cause.
+// maxDisputes bounds the documents in dispute, some hundred bytes of memory each. So many have a
+// systematic cause.
 const maxDisputes = 100_000
 
-// Keeper keeps the letters of one job, whole. What it has kept, a keeper opened
-// later finds, once a checkpoint has been saved after it.
+// Keeper keeps the dead letters of one job. A keeper opened later finds what was kept before a
+// checkpoint.
 type Keeper interface {
-	// Prepare makes ready for letters.
+	// Prepare is called before others if dead letters may come.
 	Prepare(ctx context.Context) error
-	// Cases are what is kept.
 	Cases(ctx context.Context) ([]Case, error)
 	Get(ctx context.Context, id string) (Letter, error)
-	// Put keeps the letter in place of the one with its ID.
+	// Put replaces the dead letter with the same ID.
 	Put(ctx context.Context, l Letter) error
 	Settle(ctx context.Context, id, reason string) error
 	Remove(ctx context.Context, id string) error
 	// Move renames the namespace of letters in dispute, at a position of the source.
 	Move(ctx context.Context, from, to string, at mongo.OpTime) error
-	// SettleAll settles what is in dispute in a namespace, but for what Move brought there at
-	// a position.
+	// SettleAll settles what is in dispute in a namespace, except what Move brought there at a
+	// position.
 	SettleAll(ctx context.Context, ns, reason string, but mongo.OpTime) error
-	// Reset removes all letters but those of state Removed.
+	// Reset removes all dead letters but those of state Removed.
 	Reset(ctx context.Context) error
 }
 
-// Case is what is remembered of a letter.
+// Case is what the Store remembers of a dead letter.
 type Case struct {
 	ID    string       `bson:"_id"`
 	NS    string       `bson:"ns"`
@@ -49,11 +48,10 @@ type Case struct {
 	Until mongo.OpTime `bson:"until"`
 }
 
-// Store knows the dead letters of one job and which documents are in dispute. It is
-// safe for concurrent use, but the methods that concern one document are not to
-// be called side by side.
+// Store knows the dead letters of one job and which documents are in dispute. It is safe for
+// concurrent use, but not for concurrent calls about one document.
 //
-// A nil Store has no dead letters and no disputes.
+// A nil Store has no dead letters.
 type Store struct {
 	keep Keeper
 	job  string
@@ -61,14 +59,12 @@ type Store struct {
 	mu       sync.RWMutex
 	disputes cases
 	unmapped cases
-	// pending are those whose case is to be decided once it can be: undecided
-	// ones, and open ones that are to be tried again.
+	// pending are undecided cases, and open ones that are tried again.
 	pending map[*Case]bool
 	stats   Stats
 }
 
-// cases are the newest dead letters of documents, by namespace. The mutex of the Store guards
-// them.
+// cases are the latest dead letters of documents, by namespace. The Store's mutex guards them.
 type cases struct {
 	n  atomic.Int64 // of documents; read without the mutex
 	by map[string]map[Key]*Case
@@ -97,7 +93,6 @@ func (c *cases) remove(one *Case) {
 	c.n.Add(-1)
 }
 
-// room returns an error if one more document is too many; what says what becomes of them.
 func (c *cases) room(l *Letter, what, hint string) error {
 	if c.n.Load() < maxDisputes {
 		return nil
@@ -106,7 +101,7 @@ func (c *cases) room(l *Letter, what, hint string) error {
 	return mongo.WithHint(err, hint)
 }
 
-// Stats counts a job's letters, those of earlier runs included.
+// Stats counts a job's dead letters, those of earlier runs included.
 type Stats struct {
 	Undecided int64 `json:"undecided"` // may turn out to be no conflicts
 	Open      int64 `json:"open"`      // the target lacks them, or their newest state
@@ -115,7 +110,7 @@ type Stats struct {
 	Unmapped  int64 `json:"unmapped"`  // that the rules for fields cannot map
 }
 
-// Text says what the target refused and what was removed from it, "" where that is nothing.
+// Text says what the target refused and what was removed there, "" for nothing.
 func (st Stats) Text() string {
 	var parts []string
 	for _, p := range []struct {
@@ -132,20 +127,19 @@ func (st Stats) Text() string {
 	return strings.Join(parts, ", ")
 }
 
-// New prepares the dead letters of a job, kept in the target itself. It reports the election
-// term of each write to observe, which may refuse it.
+// New keeps the dead letters of a job in the target itself. It reports the election term of each
+// write to observe, which may refuse it.
 func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 	return Over(&keptInMongo{c: c, job: job, observe: observe}, job)
 }
 
-// Over prepares the letters of a job that a keeper keeps.
+// Over uses the dead letters of a keeper.
 func Over(keep Keeper, job string) *Store {
 	s := &Store{keep: keep, job: job}
 	s.fill(nil)
 	return s
 }
 
-// fill files cases in place of those that were known.
 func (s *Store) fill(list []Case) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,14 +157,13 @@ func (s *Store) fill(list []Case) {
 		}
 	}
 	s.disputes.by, s.unmapped.by = disputes.by, unmapped.by
-	s.disputes.n.Store(disputes.n.Load())
+	s.disputes.n.Store(disputes.n.Load()) // once: it is read without the mutex
 	s.unmapped.n.Store(unmapped.n.Load())
 }
 
-// Load reads which documents are in dispute. It is called where a run starts
-// over from the last durable checkpoint, for letters since then may be gone.
-// Those that are open will be tried once more: what stood in their way may be
-// gone too. prepare makes ready for letters.
+// Load reads which documents are in dispute when a run starts over from the last durable
+// checkpoint: dead letters since then may be gone. It retries open ones: what conflicted may be
+// gone, too. If prepare is set, dead letters may come.
 func (s *Store) Load(ctx context.Context, prepare bool) error {
 	if prepare {
 		if err := s.keep.Prepare(ctx); err != nil {
@@ -178,40 +171,30 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 		}
 	}
 	list, err := s.keep.Cases(ctx)
-	if err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
+	if err == nil {
+		s.fill(list)
 	}
-	s.fill(list)
-	return nil
+	return err
 }
 
 func (st *Stats) count(s State, n int64) {
-	switch s {
-	case Undecided:
-		st.Undecided += n
-	case Open:
-		st.Open += n
-	case Settled:
-		st.Settled += n
-	case Removed:
-		st.Removed += n
-	case Unmapped:
-		st.Unmapped += n
+	fields := map[State]*int64{Undecided: &st.Undecided, Open: &st.Open, Settled: &st.Settled, Removed: &st.Removed,
+		Unmapped: &st.Unmapped}
+	if f := fields[s]; f != nil {
+		*f += n
 	}
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.stats
 }
 
-// none reports that nothing is in dispute.
 func (s *Store) none() bool { return s == nil || s.disputes.n.Load() == 0 }
 
-// CaseOf is what is remembered of a document in dispute, and whether it waits to be
-// tried; ok is false where it is not in dispute.
+// CaseOf returns what is remembered of a document in dispute, and whether it waits to be tried.
 func (s *Store) CaseOf(ns string, id bsoncore.Value) (c Case, waits, ok bool) {
 	if s.none() {
 		return c, false, false
@@ -225,14 +208,12 @@ func (s *Store) CaseOf(ns string, id bsoncore.Value) (c Case, waits, ok bool) {
 	return *known, s.pending[known], true
 }
 
-// Disputed reports a document in dispute: its changes go through its letter.
+// Disputed reports whether a document is in dispute: its changes go through its dead letter.
 func (s *Store) Disputed(ns string, id bsoncore.Value) bool {
 	_, _, ok := s.CaseOf(ns, id)
 	return ok
 }
 
-// due names at most limit of the letters whose case can be decided when the
-// target is at a position of the source.
 func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	if s.none() {
 		return nil
@@ -250,18 +231,18 @@ func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	return ids
 }
 
-// IsDue reports that the case of a document can be decided when the target is at
-// a position of the source.
+// IsDue reports whether the case of a document can be decided when the target is at a position of
+// the source.
 func (s *Store) IsDue(ns string, id bsoncore.Value, applied mongo.OpTime) bool {
 	c, waits, _ := s.CaseOf(ns, id)
 	return waits && !applied.Before(c.Until)
 }
 
-// AnyDue reports that there are letters to decide.
+// AnyDue reports whether any dead letters can be decided.
 func (s *Store) AnyDue(applied mongo.OpTime) bool { return len(s.due(applied, 1)) > 0 }
 
-// Due returns the letters to decide, at most limit. They are not due a second
-// time unless they are written as Undecided or Held again.
+// Due returns at most limit dead letters to decide. Each is due once, unless it is written as
+// Undecided or Held again.
 func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out []Letter, err error) {
 	for _, id := range s.due(applied, limit) {
 		l, err := s.keep.Get(ctx, id)
@@ -273,8 +254,7 @@ func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out [
 	return out, nil
 }
 
-// Until is the position that the target has to reach before every pending case
-// can be decided.
+// Until returns the position of the target at which every pending case can be decided.
 func (s *Store) Until() (at mongo.OpTime) {
 	if s.none() {
 		return at
@@ -287,11 +267,11 @@ func (s *Store) Until() (at mongo.OpTime) {
 	return at
 }
 
-// RetryAll has every open letter tried once more.
+// RetryAll tries every open dead letter once more.
 func (s *Store) RetryAll() { s.Choose(nil, false) }
 
-// Choose has open dead letters tried once more: those with ids, or all if there are none.
-// With only, no others are tried.
+// Choose tries open dead letters again: those with ids, or all if there are none. With only, no
+// others are tried.
 func (s *Store) Choose(ids []string, only bool) {
 	if s == nil {
 		return
@@ -310,7 +290,7 @@ func (s *Store) Choose(ids []string, only bool) {
 	}
 }
 
-// Tried notes that an open letter has been tried again.
+// Tried notes that an open dead letter was tried again.
 func (s *Store) Tried(ns string, id bsoncore.Value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +299,7 @@ func (s *Store) Tried(ns string, id bsoncore.Value) {
 	}
 }
 
-// Read returns the letter of a document in dispute.
+// Read returns the dead letter of a document in dispute.
 func (s *Store) Read(ctx context.Context, ns string, id bsoncore.Value) (Letter, bool, error) {
 	c, _, ok := s.CaseOf(ns, id)
 	if !ok {
@@ -329,15 +309,14 @@ func (s *Store) Read(ctx context.Context, ns string, id bsoncore.Value) (Letter,
 	return l, err == nil, err
 }
 
-// Commands are what writes a letter, where letters are kept in the target: for
-// the database mongo.StateDB and in this order; to be followed by Noted. It gives
-// the letter its ID.
+// Commands returns the commands that write a dead letter, in order, in mongo.StateDB, and sets its
+// ID. Noted follows them.
 func (s *Store) Commands(l *Letter) []bson.D {
 	s.name(l)
 	return commands(s.job, l)
 }
 
-// name gives a letter its ID: of a document in dispute, that of its letter.
+// name keeps the ID of a document in dispute.
 func (s *Store) name(l *Letter) {
 	if l.ID != "" {
 		return
@@ -348,7 +327,7 @@ func (s *Store) name(l *Letter) {
 	}
 }
 
-// Noted remembers a letter that was written.
+// Noted remembers a dead letter that was written.
 func (s *Store) Noted(l Letter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -374,7 +353,7 @@ func caseOf(l *Letter) *Case {
 	return &Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}
 }
 
-// Write writes a letter; a letter of the same document in dispute is replaced.
+// Write writes a dead letter, in place of the one of a document in dispute.
 func (s *Store) Write(ctx context.Context, l Letter) error {
 	if !s.Disputed(l.NS, l.DocID) {
 		err := s.disputes.room(&l, "are refused by the target; the next is", "the cause is systematic: read "+
@@ -395,8 +374,8 @@ func (s *Store) put(ctx context.Context, l Letter) error {
 	return mongo.Wrap(s.keep.Put(ctx, l), "write dead letter of %s, _id %s", l.NS, bsonraw.IDText(l.DocID))
 }
 
-// Settle closes the case of a document in dispute. A letter that turned out to
-// be about nothing, or was of a repair, is removed.
+// Settle closes the case of a document in dispute. It removes the dead letter if there was no
+// conflict, or for a repair.
 func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error) {
 	nothing := l.State == Held ||
 		l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
@@ -411,8 +390,8 @@ func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error)
 	return mongo.Wrap(err, "settle dead letter %s", l.ID)
 }
 
-// Forgotten notes that a document is in dispute no more; settled says that its
-// letter was kept.
+// Forgotten notes that a document is in dispute no more; settled says that its dead letter was
+// kept.
 func (s *Store) Forgotten(l Letter, settled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -430,8 +409,7 @@ func (s *Store) Forgotten(l Letter, settled bool) {
 
 const droppedOnSource = "the collection was dropped on the source"
 
-// Moved follows the rename of a target collection at a position of the source.
-// Done again after a crash it does no harm.
+// Moved follows the rename of a target collection at a position of the source. It may be repeated.
 func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) error {
 	if s.none() && !s.AnyUnmapped() {
 		return nil
@@ -443,7 +421,7 @@ func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) err
 	return s.reload(ctx, err, "move dead letters of %s to %s", from, to)
 }
 
-// Dropped settles the cases of a collection that is gone from the source.
+// Dropped settles the cases of a collection that the source dropped.
 func (s *Store) Dropped(ctx context.Context, ns string) error {
 	if s.none() && !s.AnyUnmapped() {
 		return nil
@@ -451,7 +429,6 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 	return s.reload(ctx, s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}), "settle dead letters of %s", ns)
 }
 
-// reload loads all cases again after a change of many dead letters, unless that failed.
 func (s *Store) reload(ctx context.Context, err error, what string, args ...any) error {
 	if err != nil {
 		return mongo.Wrap(err, what, args...)
@@ -459,8 +436,67 @@ func (s *Store) reload(ctx context.Context, err error, what string, args ...any)
 	return s.Load(ctx, false)
 }
 
-// Reset removes the letters of a job that begins anew, but for those of
-// documents that it took off the target.
+// Reset removes the dead letters of a job that begins anew, except those of documents that it
+// removed from the target.
 func (s *Store) Reset(ctx context.Context) error {
 	return mongo.Wrap(s.keep.Reset(ctx), "remove dead letters")
+}
+
+// AnyUnmapped reports whether the rules could not map some documents.
+func (s *Store) AnyUnmapped() bool { return s != nil && s.unmapped.n.Load() > 0 }
+
+// IsUnmapped reports a document that the rules could not map when they were last asked.
+func (s *Store) IsUnmapped(ns string, id bsoncore.Value) bool { return s.unmappedCase(ns, id) != nil }
+
+func (s *Store) unmappedCase(ns string, id bsoncore.Value) *Case {
+	if !s.AnyUnmapped() {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.unmapped.get(ns, id)
+}
+
+// LeaveOut writes the dead letter of a document that the rules cannot map, in place of an earlier
+// one, and sets its state and cause. isNew reports that there was none.
+func (s *Store) LeaveOut(ctx context.Context, l Letter) (isNew bool, err error) {
+	l.State, l.Cause = Unmapped, CauseRule
+	known := s.unmappedCase(l.NS, l.DocID)
+	if known != nil {
+		l.ID = known.ID
+		return false, s.put(ctx, l)
+	}
+	l.ID = letterID(s.job, l) + "/" + string(Unmapped)
+	err = s.unmapped.room(&l, "cannot be mapped; the next is of",
+		"so many are no exceptions: say in --fields what becomes of such values, and start again with --restart")
+	if err == nil {
+		err = s.put(ctx, l)
+	}
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unmapped.get(l.NS, l.DocID) == nil {
+		s.stats.Unmapped++
+	}
+	s.unmapped.put(caseOf(&l))
+	return true, nil
+}
+
+// SettleUnmapped settles the dead letter of a document that the rules could not map, if there is one.
+func (s *Store) SettleUnmapped(ctx context.Context, ns string, id bsoncore.Value, reason string) error {
+	c := s.unmappedCase(ns, id)
+	if c == nil {
+		return nil
+	}
+	if err := s.keep.Settle(ctx, c.ID, reason); err != nil {
+		return mongo.Wrap(err, "settle dead letter %s", c.ID)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmapped.remove(c)
+	s.stats.Unmapped--
+	s.stats.Settled++
+	return nil
 }
