@@ -15,16 +15,14 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Effect is what one rule does to the collections of a source, and to some of their
-// documents.
+// Effect is the effect of one rule on the collections of a source, and on sampled documents.
 type Effect struct {
 	Kind string `json:"kind"` // filter, fields, skip or soft-delete
 	Rule string `json:"rule"`
-	// Collections are those that the rule decides on: of several rules that match, the first.
+	// Collections are those for which the rule is the first that matches.
 	Collections int   `json:"collections"`
-	Docs        int64 `json:"docs"` // that it was tried on
-	// Kept are documents that a filter keeps; Changed those that fields change, and Failed
-	// those that they cannot map; Marked those that have the field of a soft-delete already.
+	Docs        int64 `json:"docs"` // tried
+	// Kept by a filter; Changed by fields, or Failed there; Marked with the field of a soft-delete.
 	Kept    int64 `json:"kept"`
 	Changed int64 `json:"changed"`
 	Failed  int64 `json:"failed"`
@@ -33,7 +31,7 @@ type Effect struct {
 	Why []Reason `json:"why,omitempty"`
 	// Parts are the single rules of fields, each as if it were alone.
 	Parts []PartEffect `json:"parts,omitempty"`
-	// Skipped are the operations that a skip leaves out.
+	// Skipped are the operations of a skip.
 	Skipped []string `json:"skipped,omitempty"`
 }
 
@@ -43,14 +41,14 @@ type Reason struct {
 	Docs int64  `json:"docs"`
 }
 
-// PartEffect is what a single rule of fields does, such as a mask.
+// PartEffect is the effect of a single rule of fields, such as a mask.
 type PartEffect struct {
 	Rule    string `json:"rule"`
 	Changed int64  `json:"changed"`
 	Failed  int64  `json:"failed"`
 }
 
-// Rehearsal tries rules on documents, and counts. One goroutine may use it.
+// Rehearsal tries rules on documents and counts. It is not safe for concurrent use.
 type Rehearsal struct {
 	rules   *Set
 	effects []*Effect // filters, mappings, skips, softDeletes
@@ -59,7 +57,7 @@ type Rehearsal struct {
 	out     []byte
 }
 
-// Rehearse begins with nothing tried.
+// Rehearse returns a Rehearsal of rules.
 func Rehearse(s *Set) (*Rehearsal, error) {
 	r := &Rehearsal{rules: s, why: map[*Effect]map[string]int64{}}
 	if s == nil {
@@ -94,7 +92,6 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 	return r, nil
 }
 
-// of are the effects of the rules that decide on a namespace, nil for none.
 func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
 	at := func(from, i int) *Effect {
 		if i < 0 {
@@ -110,7 +107,7 @@ func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
 	return at(0, to.filter), at(f, to.fields), at(f+m, to.skip), at(f+m+k, to.softDelete)
 }
 
-// Collection counts one, and reports whether its documents tell more.
+// Collection counts a collection, and reports whether its documents matter.
 func (r *Rehearsal) Collection(ns string) bool {
 	filter, mapping, skip, soft := r.of(ns)
 	for _, e := range []*Effect{filter, mapping, skip, soft} {
@@ -146,7 +143,6 @@ func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 	return nil
 }
 
-// mapped tries a mapping as a whole, and each of its rules.
 func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	e.Docs++
 	meta := fields.Meta{Namespace: to.Source, Operation: OperationCopy}
@@ -185,10 +181,9 @@ func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	return nil
 }
 
-// mostReasons bounds the reasons that are reported for a rule.
 const mostReasons = 10
 
-// Effects are what was counted, rule by rule.
+// Effects returns the counts, rule by rule.
 func (r *Rehearsal) Effects() (out []Effect) {
 	for _, e := range r.effects {
 		one := *e
