@@ -2,7 +2,6 @@ package docwrite
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -92,29 +91,18 @@ func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]
 	if c, ok := spec.Lookup("collation").DocumentOK(); ok {
 		collation = c
 	}
-	var out []bson.Raw
-	cur, err := c.Client.Database(db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: name},
-		{Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most},
-		{Key: "collation", Value: collation}})
-	if err == nil {
-		err = cur.All(ctx, &out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
-	}
-	return out, nil
+	return mongo.ReadAll[bson.Raw](ctx, "find what holds a key of %s", h.NS)(c.Client.Database(db).RunCommandCursor(ctx,
+		bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}},
+			{Key: "limit", Value: h.Most}, {Key: "collation", Value: collation}}))
 }
 
 // findIndex returns the index's specification, empty if it is missing because its build failed.
 func findIndex(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate) (bson.Raw, error) {
 	db, name := mongo.SplitNS(ns)
-	var all []bson.Raw
-	cur, err := c.Client.Database(db).Collection(name).Indexes().List(ctx)
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
+	all, err := mongo.ReadAll[bson.Raw](ctx, "list indexes of %s", ns)(
+		c.Client.Database(db).Collection(name).Indexes().List(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list indexes of %s: %w", ns, err)
+		return nil, err
 	}
 	for _, spec := range all {
 		if n, _ := spec.Lookup("name").StringValueOK(); n == d.Index() {

@@ -1,5 +1,9 @@
 package fields
 
+import (
+	"slices"
+)
+
 // check refuses rules that overlap. Claims are of the source, outputs of the result. A claim of a
 // value that stays in place is an output, too.
 func (m *Map) check() error {
@@ -31,12 +35,7 @@ func (m *Map) checkKept() error {
 }
 
 func (m *Map) kept(p path) bool {
-	for _, k := range m.keep {
-		if p.within(k) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.keep, p.within)
 }
 
 func (m *Map) checkClaims() error {
@@ -130,10 +129,5 @@ func (m *Map) checkReplaced() error {
 
 // isOutput reports an output, as opposed to a field in place.
 func (m *Map) isOutput(o named) bool {
-	for i := range m.claims {
-		if c := &m.claims[i]; !c.places() && c.at == o.at {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.claims, func(c claim) bool { return !c.places() && c.at == o.at })
 }

@@ -4,23 +4,8 @@
 // It talks to nobody, keeps no state and decodes nothing into maps. A Map is immutable and safe for
 // concurrent use.
 //
-// # The rules
-//
-// A document of sections, each of them optional:
-//
-//	keep     a list of paths; all other fields are left out
-//	drop     a list of paths that are left out; not beside keep
-//	rename   {"tel": "phone"}: top level to top level; the field stays where it stands
-//	move     {"contact.mail": "mail"}: any path to any path
-//	set      {"tenant": "a"}: a constant
-//	from     {"origin": "$namespace", "total2": "total"}: $namespace, $operation,
-//	         $clusterTime, or the value of another field
-//	convert  {"price": {"to": "decimal", "otherwise": "null"}}: as $convert does.
-//	         otherwise is keep, null, drop or fail (without it)
-//	mask     {"email": {"hmac": "env:NAME"}, "phone": {"last": 4}, "iban": "null",
-//	         "born": "month"}
-//	compute  {"sum": "doc.a * doc.b"} or {"expr": …, "otherwise": …}: an expression of
-//	         CEL over doc, the source document. otherwise is null, drop or fail
+// The page docs/reference/rules.md lists the rules: keep, drop, rename, move, set, from, convert, mask
+// and compute.
 //
 // # What they mean
 //

@@ -1,6 +1,7 @@
 package fields
 
 import (
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -103,15 +104,7 @@ func short(err error) string {
 }
 
 func hasMap(e ast.NavigableExpr) bool {
-	if e.Kind() == ast.MapKind || e.Kind() == ast.StructKind {
-		return true
-	}
-	for _, c := range e.Children() {
-		if hasMap(c) {
-			return true
-		}
-	}
-	return false
+	return e.Kind() == ast.MapKind || e.Kind() == ast.StructKind || slices.ContainsFunc(e.Children(), hasMap)
 }
 
 func readsIn(e ast.NavigableExpr) [][]string {

@@ -129,12 +129,7 @@ func (l *inLeaf) test(v value) bool {
 	if _, found := slices.BinarySearchFunc(l.sorted, v, compare); found {
 		return true
 	}
-	for _, re := range l.regexes {
-		if re.test(v) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.regexes, func(re *regexLeaf) bool { return re.test(v) })
 }
 
 func (l *typeLeaf) test(v value) bool { return l.types[v.Type] }

@@ -11,12 +11,8 @@ import (
 
 const maxDepth = 80
 
-type parser struct {
-	deps  []dependency
-	texts bool
-	mods  bool
-	regs  bool
-}
+// parser reads a filter into a Query.
+type parser struct{ Query }
 
 // place is a position in a filter: text for errors, and the path of fields, which $elemMatch
 // extends.

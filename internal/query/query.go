@@ -55,13 +55,13 @@ func Parse(filter bson.Raw) (*Query, error) {
 	if err := checkBytes(filter); err != nil {
 		return nil, err
 	}
-	raw := bson.Raw(bytes.Clone(filter))
-	var p parser
-	root, err := p.document(raw, place{})
+	p := parser{Query{raw: bytes.Clone(filter)}}
+	root, err := p.document(p.raw, place{})
 	if err != nil {
 		return nil, err
 	}
-	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods, regs: p.regs}, nil
+	p.root, p.deps = root, sortDependencies(p.deps)
+	return &p.Query, nil
 }
 
 // dependency is a path on which the result depends, with all values on the way and below.

@@ -80,12 +80,8 @@ func (p *regexParser) sees(text string) bool {
 }
 
 func (p *regexParser) ahead(text string) bool {
-	for i, c := range []rune(text) {
-		if p.pos+i >= len(p.src) || p.src[p.pos+i] != c {
-			return false
-		}
-	}
-	return true
+	next := []rune(text)
+	return p.pos+len(next) <= len(p.src) && slices.Equal(p.src[p.pos:p.pos+len(next)], next)
 }
 
 func (p *regexParser) next() rune {

@@ -3,6 +3,7 @@ package query
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -82,12 +83,7 @@ func (n *rnode) onlyEnds() bool {
 	case rEmpty, rEnd:
 		return true
 	case rCat, rAlt, rRepeat:
-		for _, k := range n.kids {
-			if !k.onlyEnds() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(n.kids, func(k *rnode) bool { return !k.onlyEnds() })
 	}
 	return false
 }

@@ -77,10 +77,7 @@ func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if err == nil {
 		err = c.makeWayFor(ctx, ch, o)
 	}
-	if err != nil {
-		return before, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
-	}
-	return before, nil
+	return before, mongo.Wrap(err, "apply %s of %s", ch.Kind, ch.NS)
 }
 
 func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptions) error {
@@ -187,10 +184,7 @@ func skipped(format string, args ...any) Effect {
 // changes before it must be on the target. With Maybe it can be repeated.
 func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect, err := c.apply(ctx, ch, o)
-	if err != nil {
-		return effect, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
-	}
-	return effect, nil
+	return effect, mongo.Wrap(err, "apply %s of %s", ch.Kind, ch.NS)
 }
 
 func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
@@ -320,8 +314,9 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 		}
 		return effect, err
 	}
+	create := func() (Effect, error) { return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules) }
 	if !ok || have.Type != TypeView {
-		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
+		return create()
 	}
 	want, err := MapView(ch.NS, ch.Options, o.Rules)
 	if err != nil {
@@ -335,7 +330,7 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 		if err := c.colls.Drop(ctx, ns); err != nil {
 			return Effect{}, err
 		}
-		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
+		return create()
 	}
 	db, name := mongo.SplitNS(ns)
 	err = c.change(ctx, db, bson.D{

@@ -299,19 +299,12 @@ func byNS(list []Deferred) map[string][]Deferred {
 // Duplicates finds two documents with one key of an index, for servers that do not return the key in
 // a searchable form. It finds none if the index's keys cannot be queried.
 func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
-	keys, ok := index.Lookup("key").DocumentOK()
-	if !ok {
+	keys := keyFields(index)
+	if len(keys) == 0 || slices.ContainsFunc(keys, func(e bson.RawElement) bool { return strings.HasPrefix(e.Key(), "$") }) {
 		return nil, nil
 	}
-	elems, err := keys.Elements()
-	if err != nil {
-		return nil, fmt.Errorf("read keys of an index of %s: %w", ns, err)
-	}
 	id := bson.D{}
-	for i, e := range elems {
-		if strings.HasPrefix(e.Key(), "$") {
-			return nil, nil
-		}
+	for i, e := range keys {
 		id = append(id, bson.E{Key: fmt.Sprint("k", i), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + e.Key(), nil}}}})
 	}
 	match := bson.D{}
@@ -332,17 +325,13 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 		cmd = append(cmd, bson.E{Key: "collation", Value: c})
 	}
 	db := b.c.Client.Database(name)
-	cur, err := db.RunCommandCursor(ctx, cmd)
-	if err != nil {
-		return nil, fmt.Errorf("find duplicate keys of %s: %w", ns, err)
-	}
-	defer cur.Close(ctx)
-	if !cur.Next(ctx) {
-		return nil, cur.Err()
+	found, err := mongo.ReadAll[bson.Raw](ctx, "find duplicate keys of %s", ns)(db.RunCommandCursor(ctx, cmd))
+	if err != nil || len(found) == 0 {
+		return nil, err
 	}
 	var out []bson.Raw
 	for _, which := range []string{"first", "last"} {
-		doc, err := db.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: cur.Current.Lookup(which)}},
+		doc, err := db.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: found[0].Lookup(which)}},
 			options.FindOne().SetCollation(&options.Collation{Locale: "simple"})).Raw()
 		if err != nil {
 			return nil, fmt.Errorf("read a document of %s: %w", ns, err)

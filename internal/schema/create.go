@@ -223,10 +223,7 @@ func (c *creator) finishTimeSeries(ctx context.Context, coll Collection, targetN
 	}
 	// Such servers add an index on meta and time, which the source may not have.
 	err := c.change(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
-	if err != nil {
-		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
-	}
-	return nil
+	return mongo.Wrap(err, "drop the automatic index of %s on the target", targetNS)
 }
 
 func (c *creator) checkSame(ctx context.Context, want Collection) error {

@@ -141,10 +141,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	if err == nil {
 		_, err = d.c.DeleteState(ctx, deferredCollection, "majority", deletes...)
 	}
-	if err != nil {
-		return fmt.Errorf("record what is deferred of %s: %w", settings[0].NS, err)
-	}
-	return nil
+	return mongo.Wrap(err, "record what is deferred of %s", settings[0].NS)
 }
 
 // standIn makes the expiry that the target had the one to restore.
@@ -154,10 +151,8 @@ func standIn() bson.A {
 }
 
 func (d *deferrals) forget(ctx context.Context, what ...bson.E) error {
-	if _, err := d.c.DeleteState(ctx, deferredCollection, "majority", d.of(what...)); err != nil {
-		return fmt.Errorf("forget what is deferred: %w", err)
-	}
-	return nil
+	_, err := d.c.DeleteState(ctx, deferredCollection, "majority", d.of(what...))
+	return mongo.Wrap(err, "forget what is deferred")
 }
 
 // move renames records. After a crash it can be repeated.

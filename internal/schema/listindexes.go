@@ -115,10 +115,7 @@ func isIDIndex(spec bson.Raw) bool {
 // Building lists the kept collections on which a source is building indexes.
 func Building(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Collection, error) {
 	colls, err := list(ctx, c, Scope{NS: rules.Match, DB: rules.MatchDB})
-	if err != nil {
-		return nil, fmt.Errorf("look for index builds under way: %w", err)
-	}
-	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }), nil
+	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }), mongo.Wrap(err, "look for index builds under way")
 }
 
 func addBuilding(colls, others []Collection) {

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -79,10 +78,7 @@ func (e *expiries) makeRoom(ctx context.Context, c Collection) error {
 		}
 		err = e.collMod(ctx, c.NS, rawDoc(room))
 	}
-	if err != nil {
-		return fmt.Errorf("defer the limits of capped collection %s on the target: %w", c.NS, err)
-	}
-	return nil
+	return mongo.Wrap(err, "defer the limits of capped collection %s on the target", c.NS)
 }
 
 func (c *creator) withLimits(ctx context.Context, have Collection) (Collection, error) {

@@ -111,10 +111,8 @@ func (l *link) change(ctx context.Context, db string, cmd bson.D) error {
 func (l *link) WaitMajority(ctx context.Context) error {
 	nothing := bson.D{{Key: "_id", Value: DeferredID{Job: l.o.Job}}}
 	// waits for what came before it
-	if _, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing); err != nil {
-		return fmt.Errorf("wait for a majority of the target: %w", err)
-	}
-	return nil
+	_, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing)
+	return mongo.Wrap(err, "wait for a majority of the target")
 }
 
 // dialect is the version by which the target names options. Shards of 6.0 know pre-images only by the
@@ -169,10 +167,7 @@ func (l *link) anyID(ctx context.Context, dataNS string) (bson.Raw, error) {
 	raw, err := l.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1},
 		{Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
-	if err != nil {
-		return nil, fmt.Errorf("look for documents of %s on the target: %w", dataNS, err)
-	}
-	return sub(raw, "cursor", "firstBatch", "0"), nil
+	return sub(raw, "cursor", "firstBatch", "0"), mongo.Wrap(err, "look for documents of %s on the target", dataNS)
 }
 
 func (l *link) listed(ctx context.Context, targetNSs []string) (found []Collection, err error) {

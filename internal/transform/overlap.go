@@ -114,7 +114,7 @@ func (s *Set) movedHoles(from, to string) (holes []pattern) {
 
 func all() glob { return glob{text: "*", any: true} }
 
-func exactly(name string) glob { return glob{text: escape(name), literal: name} }
+func exactly(name string) glob { return glob{text: Literal(name), literal: name} }
 
 // The wildcards among the runes of a glob.
 const (

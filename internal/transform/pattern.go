@@ -166,7 +166,7 @@ func compileGlob(text string) (g glob, err error) {
 			continue
 		}
 		escaped, last = false, 0
-		canonical.WriteString(escape(string(r)))
+		canonical.WriteString(Literal(string(r)))
 		literal.WriteRune(r)
 		expr.WriteString(regexp.QuoteMeta(string(r)))
 	}
@@ -191,17 +191,14 @@ func (g glob) matches(s string) bool {
 	return g.any || g.literal == s
 }
 
-// escape returns a pattern, or a side of a rename, for exactly this name.
-func escape(name string) string {
+// Literal returns a pattern, or a side of a rename, for exactly this name.
+func Literal(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `=`, `\=`, `;`, `\;`).Replace(name)
 }
 
 func anyMatches(patterns []pattern, db, coll string) bool {
 	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(db, coll) })
 }
-
-// Literal returns a pattern, or a side of a rename, for exactly this name.
-func Literal(name string) string { return escape(name) }
 
 func parseFilter(text string) (q *query.Query, canonical string, err error) {
 	var raw bson.Raw

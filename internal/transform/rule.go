@@ -331,7 +331,7 @@ func (s *Set) canonical() string {
 	var renames []string
 	for _, m := range []map[string]string{s.dbs, s.colls} {
 		for from, to := range m {
-			renames = append(renames, escape(from)+"="+escape(to))
+			renames = append(renames, Literal(from)+"="+Literal(to))
 		}
 	}
 	add("rename", renames)
