@@ -156,44 +156,40 @@ func (p *parser) each(v value, at place, example string, read func(string, value
 }
 
 func (p *parser) rename(name string, v value, at place) error {
-	q, err := readPath(name, false, at)
-	if err != nil {
-		return err
-	}
-	to, err := p.target(v, at)
+	from, to, err := fromTo(name, v, at)
 	switch {
 	case err != nil:
 		return err
-	case len(q.names) > 1 || len(to.names) > 1:
+	case len(from.names) > 1 || len(to.names) > 1:
 		return at.refuse("rename is from top level to top level, and keeps the field's position; for dotted paths write move")
-	case q.text == to.text:
+	case from.text == to.text:
 		return at.refuse("it has this name already; leave the rule out")
 	}
-	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "rename", to: to.text})
+	p.m.claims = append(p.m.claims, claim{path: from, at: at, what: "rename", to: to.text})
 	return nil
 }
 
-func (p *parser) target(v value, at place) (path, error) {
-	if v.Type != bson.TypeString {
-		return path{}, at.refuse("it needs the new path, a string")
+func fromTo(name string, v value, at place) (from, to path, err error) {
+	if from, err = readPath(name, false, at); err != nil {
+		return from, to, err
 	}
-	return readPath(textOf(v), false, at)
+	if v.Type != bson.TypeString {
+		return from, to, at.refuse("it needs the new path, a string")
+	}
+	to, err = readPath(textOf(v), false, at)
+	return from, to, err
 }
 
 func (p *parser) move(name string, v value, at place) error {
-	q, err := readPath(name, false, at)
-	if err != nil {
+	from, to, err := fromTo(name, v, at)
+	switch {
+	case err != nil:
 		return err
-	}
-	to, err := p.target(v, at)
-	if err != nil {
-		return err
-	}
-	if q.text == to.text {
+	case from.text == to.text:
 		return at.refuse("it is there already; leave the rule out")
 	}
-	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "move"})
-	p.m.outputs = append(p.m.outputs, output{to, at, maker{kind: makeMoved, from: q}})
+	p.m.claims = append(p.m.claims, claim{path: from, at: at, what: "move"})
+	p.m.outputs = append(p.m.outputs, output{to, at, maker{kind: makeMoved, from: from}})
 	return nil
 }
 

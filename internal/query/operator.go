@@ -64,19 +64,8 @@ func listed(names []string) string {
 }
 
 func comparisonOf(name string) (comparison, bool) {
-	switch name {
-	case "$eq":
-		return opEq, true
-	case "$lt":
-		return opLt, true
-	case "$lte":
-		return opLte, true
-	case "$gt":
-		return opGt, true
-	case "$gte":
-		return opGte, true
-	}
-	return 0, false
+	i := slices.Index([]string{"$eq", "$lt", "$lte", "$gt", "$gte"}, name) // in the order of the constants
+	return comparison(max(i, 0)), i >= 0
 }
 
 func negate(l leaf, err error) (leaf, error) {

@@ -28,15 +28,6 @@ func (q *Query) Match(doc bson.Raw) bool { return q.root.match(doc) }
 // Raw returns the filter as a server takes it. It must not be changed.
 func (q *Query) Raw() bson.Raw { return q.raw }
 
-// Paths returns the dotted paths on which the result depends, sorted, without indexes of arrays.
-func (q *Query) Paths() []string {
-	var out []string
-	for _, d := range q.deps {
-		out = append(out, d.text)
-	}
-	return out
-}
-
 // ComparesText reports that strings are compared: another collation may give another result.
 func (q *Query) ComparesText() bool { return q.texts }
 

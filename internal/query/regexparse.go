@@ -394,21 +394,12 @@ func (p *regexParser) escape(f *regexFlags) (*rnode, error) {
 
 func (p *regexParser) escapedRune() (rune, error) {
 	c := p.next()
+	if r, ok := map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'a': 7, 'e': 27}[c]; ok {
+		return r, nil
+	}
 	switch {
 	case c == 'x':
 		return p.hex()
-	case c == 't':
-		return '\t', nil
-	case c == 'n':
-		return '\n', nil
-	case c == 'r':
-		return '\r', nil
-	case c == 'f':
-		return '\f', nil
-	case c == 'a':
-		return 7, nil
-	case c == 'e':
-		return 27, nil
 	case c >= '0' && c <= '9':
 		return 0, fmt.Errorf("\\%c is not supported: Go's engine has no backreferences; write characters as \\x{41}", c)
 	case c >= ' ' && c < 127 && !isLetter(c):

@@ -54,17 +54,6 @@ func (b *Builds) Command(ns string, specs any) bson.D {
 	return cmd
 }
 
-type build struct {
-	ns      string
-	names   []string
-	seen    string    // the progress at the last look
-	moved   time.Time // when that changed last
-	relaxed int       // looks for builds of other processes
-	asked   time.Time // members, last
-	warned  time.Time
-	stalled string // why it stands still; guarded by Builds.mu
-}
-
 // Stalled is an index build of the target that makes no progress.
 type Stalled struct {
 	NS    string
@@ -73,12 +62,23 @@ type Stalled struct {
 	Why   string // in an operator's words
 }
 
+// build is a command that is not answered yet. Since is when seen changed last, Why is empty while it
+// makes progress.
+type build struct {
+	Stalled           // guarded by Builds.mu
+	seen    string    // the progress at the last look
+	relaxed int       // looks for builds of other processes
+	asked   time.Time // members, last
+	warned  time.Time
+}
+
+// Stalled lists the builds that make no progress.
 func (b *Builds) Stalled() (out []Stalled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, u := range b.under {
-		if u.stalled != "" {
-			out = append(out, Stalled{NS: u.ns, Names: u.names, Since: u.moved, Why: u.stalled})
+		if u.Why != "" {
+			out = append(out, u.Stalled)
 		}
 	}
 	return out
@@ -95,7 +95,7 @@ func (b *Builds) UnderWay() bool {
 // process's build of the same indexes, and reports a stalled build with the member that delays it.
 func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &build{ns: ns, names: names, moved: time.Now()}
+	u := &build{Stalled: Stalled{NS: ns, Names: names, Since: time.Now()}}
 	b.mu.Lock()
 	b.under = append(b.under, u)
 	b.mu.Unlock()
@@ -122,17 +122,17 @@ func (b *Builds) look(ctx context.Context, u *build) {
 		u.relaxed++
 		b.relax(ctx, u)
 	}
-	seen, err := b.far(ctx, u.ns)
+	seen, err := b.far(ctx, u.NS)
 	if err == nil && seen != u.seen {
 		if b.explain(u, "") {
-			b.log.Info("an index build goes on", "ns", u.ns, "indexes", u.names)
+			b.log.Info("an index build goes on", "ns", u.NS, "indexes", u.Names)
 		}
 		b.mu.Lock()
-		u.seen, u.moved = seen, time.Now()
+		u.seen, u.Since = seen, time.Now()
 		b.mu.Unlock()
 		return
 	}
-	still := time.Since(u.moved)
+	still := time.Since(u.Since)
 	if still < stalledAfter || time.Since(u.asked) < askEvery {
 		return
 	}
@@ -153,14 +153,14 @@ func (b *Builds) look(ctx context.Context, u *build) {
 	}
 	u.warned = time.Now()
 	b.log.Warn("an index build on the target makes no progress; no change is applied meanwhile",
-		"ns", u.ns, "indexes", u.names, "for", still.Round(time.Second), "why", why,
+		"ns", u.NS, "indexes", u.Names, "for", still.Round(time.Second), "why", why,
 		"hint", "start the member that is down, or remove it from the replica set")
 }
 
 func (b *Builds) explain(u *build, why string) (was bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was, u.stalled = u.stalled != "", why
+	was, u.Why = u.Why != "", why
 	return was
 }
 
@@ -189,7 +189,7 @@ func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 	if !b.c.TakesCommitQuorum() {
 		return false
 	}
-	db, coll := mongo.SplitNS(u.ns)
+	db, coll := mongo.SplitNS(u.NS)
 	for _, names := range b.groups(ctx, u) {
 		if has := entry(ctx, b.c, "$all", names); has != nil && sameQuorum(has.Lookup("commitQuorum"), b.quorum) {
 			continue
@@ -197,11 +197,11 @@ func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 		_, err := b.c.Write(ctx, db, bson.D{{Key: "setIndexCommitQuorum", Value: coll}, {Key: "indexNames", Value: names},
 			{Key: "commitQuorum", Value: b.quorum}})
 		if err != nil {
-			b.log.Debug("the quorum of an index build stays", "ns", u.ns, "indexes", names, "error", err)
+			b.log.Debug("the quorum of an index build stays", "ns", u.NS, "indexes", names, "error", err)
 			continue
 		}
 		b.log.Info("an index build under way waits for fewer members now",
-			"ns", u.ns, "indexes", names, "commitQuorum", b.quorum)
+			"ns", u.NS, "indexes", names, "commitQuorum", b.quorum)
 		changed = true
 	}
 	return changed
@@ -210,9 +210,9 @@ func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 // groups are the names of each build that has one of the indexes: the server identifies a build by
 // all its names.
 func (b *Builds) groups(ctx context.Context, u *build) (out [][]string) {
-	specs, err := listSpecs(ctx, b.c, u.ns, withBuilds())
+	specs, err := listSpecs(ctx, b.c, u.NS, withBuilds())
 	if err != nil { // it cannot describe them: perhaps an earlier run began the same build
-		return [][]string{u.names}
+		return [][]string{u.Names}
 	}
 	byID := map[string][]string{}
 	var order []string
@@ -227,7 +227,7 @@ func (b *Builds) groups(ctx context.Context, u *build) (out [][]string) {
 		byID[id] = append(byID[id], str(spec, "spec", "name"))
 	}
 	for _, id := range order {
-		if slices.ContainsFunc(byID[id], func(name string) bool { return slices.Contains(u.names, name) }) {
+		if slices.ContainsFunc(byID[id], func(name string) bool { return slices.Contains(u.Names, name) }) {
 			out = append(out, byID[id])
 		}
 	}
@@ -257,7 +257,7 @@ func sameQuorum(have bson.RawValue, want any) bool {
 func (b *Builds) reason(ctx context.Context, u *build) string {
 	var all []string
 	err := b.c.EachSet(ctx, func(name string, set *mongo.Cluster) error {
-		for _, why := range absent(ctx, set, entry(ctx, set, "$in", u.names)) {
+		for _, why := range absent(ctx, set, entry(ctx, set, "$in", u.Names)) {
 			if name != "" {
 				why += " of shard " + name
 			}
@@ -302,14 +302,7 @@ func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []str
 	if len(down) > 0 || entry == nil {
 		return down
 	}
-	var ready []string
-	if list, ok := entry.Lookup("commitReadyMembers").ArrayOK(); ok {
-		values, _ := list.Values()
-		for _, v := range values {
-			name, _ := v.StringValueOK()
-			ready = append(ready, name)
-		}
-	}
+	ready := texts(entry, "commitReadyMembers")
 	for _, name := range members {
 		if !slices.Contains(ready, name) {
 			down = append(down, "member "+name+" has not built it")

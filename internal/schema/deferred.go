@@ -141,7 +141,10 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	if err == nil {
 		_, err = d.c.DeleteState(ctx, deferredCollection, "majority", deletes...)
 	}
-	return mongo.Wrap(err, "record what is deferred of %s", settings[0].NS)
+	if err != nil {
+		return fmt.Errorf("record what is deferred of %s: %w", settings[0].NS, err)
+	}
+	return nil
 }
 
 // standIn makes the expiry that the target had the one to restore.

@@ -84,19 +84,7 @@ func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string,
 		bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
 	var out []string
 	for _, shard := range stats {
-		arr, ok := shard.Lookup("builds").ArrayOK()
-		if !ok {
-			continue
-		}
-		values, err := arr.Values()
-		if err != nil {
-			return nil, fmt.Errorf("index builds of %s of %s: %w", ns, c.Address(), err)
-		}
-		for _, v := range values {
-			if name, ok := v.StringValueOK(); ok {
-				out = append(out, name)
-			}
-		}
+		out = append(out, texts(shard, "builds")...)
 	}
 	return out, err
 }
@@ -115,7 +103,8 @@ func isIDIndex(spec bson.Raw) bool {
 // Building lists the kept collections on which a source is building indexes.
 func Building(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Collection, error) {
 	colls, err := list(ctx, c, Scope{NS: rules.Match, DB: rules.MatchDB})
-	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }), mongo.Wrap(err, "look for index builds under way")
+	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }),
+		mongo.Wrap(err, "look for index builds under way")
 }
 
 func addBuilding(colls, others []Collection) {

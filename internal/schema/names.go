@@ -56,6 +56,7 @@ type Names struct {
 	retained map[string][]string // by Name.Was
 }
 
+// NewNames returns the given names.
 func NewNames(list []Name) *Names {
 	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}, retained: map[string][]string{}}
 	for _, one := range list {

@@ -100,6 +100,17 @@ func str(doc bson.Raw, key ...string) string {
 	return s
 }
 
+// texts reads the strings of an array.
+func texts(doc bson.Raw, key ...string) (out []string) {
+	list, _ := doc.Lookup(key...).ArrayOK()
+	for _, v := range fields(bson.Raw(list)) {
+		if s, ok := v.StringValueOK(); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // sub reads an embedded document, or nil.
 func sub(doc bson.Raw, key ...string) bson.Raw {
 	d, _ := doc.Lookup(key...).DocumentOK()

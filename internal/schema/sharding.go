@@ -147,16 +147,11 @@ func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, 
 	return out, nil
 }
 
-func withoutKeyIndex(indexes, others []stream.Index, key bson.Raw) (out []stream.Index) {
-	named := map[string]bool{}
-	for _, ix := range others {
-		named[ix.Name] = true
-	}
-	for _, ix := range indexes {
-		pattern, _ := ix.Spec.Lookup("key").DocumentOK()
-		if named[ix.Name] || uniqueLike(ix.Spec) || comparableKey(pattern) != comparableKey(key) {
-			out = append(out, ix)
-		}
-	}
-	return out
+// withoutKeyIndex removes the plain index of a shard key, unless the other side has its name.
+func withoutKeyIndex(indexes, others []stream.Index, key bson.Raw) []stream.Index {
+	named := namesOf(others)
+	return slices.DeleteFunc(slices.Clone(indexes), func(ix stream.Index) bool {
+		return !slices.Contains(named, ix.Name) && !uniqueLike(ix.Spec) &&
+			comparableKey(sub(ix.Spec, "key")) == comparableKey(key)
+	})
 }

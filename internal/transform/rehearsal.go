@@ -51,7 +51,10 @@ type PartEffect struct {
 // Rehearsal tries rules on documents and counts. It is not safe for concurrent use.
 type Rehearsal struct {
 	rules   *Set
-	effects []*Effect // filters, mappings, skips, softDeletes
+	filters []*Effect
+	maps    []*Effect
+	skips   []*Effect
+	marks   []*Effect
 	parts   [][]fields.Part
 	why     map[*Effect]map[string]int64
 	out     []byte
@@ -63,16 +66,11 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 	if s == nil {
 		return r, nil
 	}
-	add := func(kind, rule string) *Effect {
-		e := &Effect{Kind: kind, Rule: rule}
-		r.effects = append(r.effects, e)
-		return e
-	}
 	for i := range s.filters {
-		add("filter", s.filters[i].String())
+		r.filters = append(r.filters, &Effect{Kind: "filter", Rule: s.filters[i].String()})
 	}
 	for i := range s.mappings {
-		e := add("fields", s.mappings[i].String())
+		e := &Effect{Kind: "fields", Rule: s.mappings[i].String()}
 		parts, err := s.mappings[i].is.parts()
 		if err != nil {
 			return nil, fmt.Errorf("take apart the rules of %s: %w", s.mappings[i].pattern, err)
@@ -80,31 +78,28 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 		for _, p := range parts {
 			e.Parts = append(e.Parts, PartEffect{Rule: p.Rule})
 		}
-		r.parts = append(r.parts, parts)
+		r.maps, r.parts = append(r.maps, e), append(r.parts, parts)
 	}
 	for i := range s.skips {
-		e := add("skip", s.skips[i].String())
-		e.Skipped = strings.Split(s.skips[i].text, ",")
+		r.skips = append(r.skips,
+			&Effect{Kind: "skip", Rule: s.skips[i].String(), Skipped: strings.Split(s.skips[i].text, ",")})
 	}
 	for i := range s.softDeletes {
-		add("soft-delete", s.softDeletes[i].String())
+		r.marks = append(r.marks, &Effect{Kind: "soft-delete", Rule: s.softDeletes[i].String()})
 	}
 	return r, nil
 }
 
+// of returns the effects of the rules for a namespace, nil for none.
 func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
-	at := func(from, i int) *Effect {
+	at := func(list []*Effect, i int) *Effect {
 		if i < 0 {
 			return nil
 		}
-		return r.effects[from+i]
+		return list[i]
 	}
-	s := r.rules
-	if s == nil {
-		return
-	}
-	f, m, k, to := len(s.filters), len(s.mappings), len(s.skips), s.Route(ns)
-	return at(0, to.filter), at(f, to.fields), at(f+m, to.skip), at(f+m+k, to.softDelete)
+	to := r.rules.Route(ns)
+	return at(r.filters, to.filter), at(r.maps, to.fields), at(r.skips, to.skip), at(r.marks, to.softDelete)
 }
 
 // Collection counts a collection, and reports whether its documents matter.
@@ -185,7 +180,7 @@ const mostReasons = 10
 
 // Effects returns the counts, rule by rule.
 func (r *Rehearsal) Effects() (out []Effect) {
-	for _, e := range r.effects {
+	for _, e := range slices.Concat(r.filters, r.maps, r.skips, r.marks) {
 		one := *e
 		for text, docs := range r.why[e] {
 			one.Why = append(one.Why, Reason{text, docs})
