@@ -109,9 +109,9 @@ func Field(doc []byte, name string) (Element, bool) {
 // MaxDepth is more than servers nest (about 200).
 const MaxDepth = 250
 
-// Valid reports that the elements of a document, down to depth levels (1 is the top level), keep
-// within it. With MaxDepth, deeper documents are not valid. The driver's lookups end the program on
-// some invalid documents (a string whose length is near 2 GB).
+// Valid reports that the elements of a document keep within it, down to depth levels. Level 1 is the
+// top. With MaxDepth, deeper documents are not valid. The driver's lookups end the program on some
+// invalid documents, such as one with a string of nearly 2 GB.
 func Valid(doc []byte, depth int) bool { return valid(doc, depth, depth == MaxDepth) }
 
 func valid(doc []byte, depth int, all bool) bool {

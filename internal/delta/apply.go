@@ -11,10 +11,9 @@ import (
 // Apply appends to dst the document that d makes of doc, byte for byte as the server does. dst
 // must not overlap doc or the update. On error, out is nil.
 //
-// Paths that do not fit are left alone and counted in skipped: a sub diff of a missing value or of
-// one of another type, and a dotted $set into a scalar. That happens only when doc is newer than
-// the update, and a later update then overwrites the place. (A secondary writes null there for a
-// diff, and leaves a $v:1 path alone; observed on 6.0.5.)
+// A path that does not fit is left alone and counted in skipped: a sub diff of a missing value or of
+// another type, a dotted $set into a scalar. Then doc is newer than the update, and a later update
+// overwrites the place. For a diff, a secondary writes null there, as observed on 6.0.5.
 func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxSize)
 }

@@ -30,9 +30,9 @@ const (
 // AppendKey appends a key of an _id, equal for _ids that the server's _id index takes as equal
 // (simple collation).
 //
-// Observed on 6.0.5 by inserting pairs: int32, int64, double and decimal of one exact value are equal
-// (0.1 as double and as decimal differ), also within objects, arrays and the scope of code. Equal are
-// also -0 and 0, all NaN, and a string and a symbol. null, undefined and missing fields, binary
+// Observed on 6.0.5 by inserting pairs: numbers of one exact value are equal, also within objects,
+// arrays and the scope of code. (0.1 as double and as decimal differ.) Equal are also -0 and 0, all
+// NaN, and a string and a symbol. null, undefined and missing fields, binary
 // subtypes, field orders and names differ. The names of array elements do not count.
 //
 // It allocates only for decimals beyond 64 bits or with a fraction. Invalid BSON is kept as bytes.

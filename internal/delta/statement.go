@@ -13,9 +13,8 @@ type Form uint8
 
 // The forms of a statement.
 const (
-	// None: there is no exact classic update. Read the document, Apply, and write it; or send Raw
-	// through applyOps to a server that knows $v:2 (exact on 6.0.5, also for results of Compose;
-	// 4.4.2 refuses it).
+	// None: there is no exact classic update. Read the document, Apply, and write it. Or send Raw
+	// through applyOps, which is exact on 6.0.5 and refused by 4.4.2.
 	//
 	// A replacement by the update command refuses top-level names with a leading dollar (error 52).
 	// An applyOps "u" with the document as o takes them. Both fill in empty timestamps (see
@@ -35,7 +34,7 @@ func (f Form) String() string { return [...]string{"none", "classic", "guarded"}
 // d, byte for byte and in field order, on every document on which d is valid. With None, dst is
 // returned unchanged.
 //
-// A classic update cannot express the following changes (all observed on 6.0.5):
+// A classic update cannot express the following changes, as observed on 6.0.5.
 //
 //   - A field name with a dot, an empty one, or one with a leading dollar on
 //     the path: $set takes the dot for nesting and refuses the other two.
@@ -74,9 +73,8 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	return dst, form
 }
 
-// AppendGuard appends the conditions of a Guarded statement to an open query document: {"path":
-// {$exists: false}} for each field that a Diff inserts, {$exists: true} for each that it sets out
-// of order, or that Modifiers set.
+// AppendGuard appends the conditions of a Guarded statement to an open query document. Fields that a
+// Diff inserts must not exist. Those that it sets out of order, or that Modifiers set, must.
 //
 // Paths through arrays may match at other places: a guard can fail without need, but not hold
 // wrongly.
@@ -365,8 +363,8 @@ func modStatement(dst, o []byte) ([]byte, Form) {
 	return bsonraw.CloseDocument(dst, at), form
 }
 
-// modForm returns Classic if all paths are plain and the sets are in the order in which every server
-// creates fields, and Guarded if all are top-level fields, for which $exists is exact.
+// modForm returns None unless all paths are plain. It is Classic if the sets are in the order in which
+// every server creates fields, and Guarded if all are top-level fields, for which $exists is exact.
 func modForm(list []modPath) Form {
 	var last []byte
 	ordered, flat := true, true

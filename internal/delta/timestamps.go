@@ -10,8 +10,8 @@ import (
 // timestamps of doc, Timestamp(0, 0), after a complete write. Without any, ok is false and dst is
 // unchanged.
 //
-// On insert, replacement, and applyOps of both, a server replaces them by its clock in top-level
-// fields other than _id. It keeps them in $set, pipelines and diffs (observed on 4.4.2 and 6.0.5).
+// On insert, replacement, and applyOps of both, servers (4.4.2 and 6.0.5) replace them by their clock
+// in top-level fields other than _id. They keep them in $set, pipelines and diffs.
 func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
 	if !MayHoldEmptyTimestamp(doc) {
 		return dst, Delta{}, false

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Limits of one write command (MongoDB manual, "Limits and Thresholds"): 100,000 operations,
-// 48,000,000 bytes a message, and 16 MB a document, which a statement may exceed by 16 KB.
+// Limits of one write command (MongoDB manual, "Limits and Thresholds"). A statement may exceed the 16
+// MB of a document by 16 KB.
 const (
 	maxCommandOps   = 100_000
 	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow

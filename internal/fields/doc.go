@@ -1,5 +1,5 @@
-// Package fields maps the fields of documents by rules, on raw BSON: which fields are kept or left
-// out, their names and places, how their values change, and which fields are added.
+// Package fields maps the fields of documents by rules, on raw BSON. Rules keep or leave out fields,
+// change their names, places and values, and add fields.
 //
 // It talks to nobody, keeps no state and decodes nothing into maps. A Map is immutable and safe for
 // concurrent use.
@@ -21,8 +21,8 @@
 //
 // Fields in place keep their order. Outputs that are not in place (set, from, compute, move) stand
 // right after _id, in the order of the rules' text. An output with a dotted path, such as
-// "meta.tenant", comes first in the source's field meta if that stays in place, else in a new
-// document at the place of the first rule that needs it; so at each level. A null in the way becomes
+// "meta.tenant", comes first in the source's field meta if that stays in place. Else it comes in a new
+// document at the place of the first rule that needs it. A null in the way becomes
 // a document. Any other value, and an array, is a Misfit. Without values nothing is made.
 //
 // # Arrays

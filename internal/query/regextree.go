@@ -54,8 +54,8 @@ func (n *rnode) least() int {
 	return min(total, 1)
 }
 
-// frames returns how deep the server's engine recurses for a node, at most maxFrames+1: once or more
-// for each pass through a group, up to the end of the text. Beyond 4000, servers find nothing.
+// frames returns how deep the server's engine recurses for a node, at most maxFrames+1. It recurses for
+// each pass through a group, up to the end of the text. Beyond 4000, servers find nothing.
 func (n *rnode) frames() int {
 	total := 0
 	for _, k := range n.kids {

@@ -180,8 +180,8 @@ func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.
 	return nil
 }
 
-// leave applies a skipped change: a collection that it would drop or rename gets no more changes, an
-// index that it would make is absent, one that it would drop expires nothing.
+// leave applies a skipped change. A collection that it would drop or rename gets no more changes. An
+// index that it would make is absent, and one that it would drop expires nothing.
 func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
 	switch ch.Kind {

@@ -300,7 +300,8 @@ func byNS(list []Deferred) map[string][]Deferred {
 // a searchable form. It finds none if the index's keys cannot be queried.
 func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
 	keys := keyFields(index)
-	if len(keys) == 0 || slices.ContainsFunc(keys, func(e bson.RawElement) bool { return strings.HasPrefix(e.Key(), "$") }) {
+	special := func(e bson.RawElement) bool { return strings.HasPrefix(e.Key(), "$") }
+	if len(keys) == 0 || slices.ContainsFunc(keys, special) {
 		return nil, nil
 	}
 	id := bson.D{}

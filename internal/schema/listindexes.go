@@ -17,10 +17,10 @@ import (
 // indexes lists the finished and unfinished indexes of a collection, without the one on _id; none if
 // it is gone.
 //
-// A build is no index yet: its end comes later in the oplog, if it succeeds. Servers before 4.4, and
-// newer ones whose reply cannot describe a build (on measurements of a time series, in 5.0 and 6.0),
-// list builds like indexes, and name them in the statistics. There an index is finished if it is in
-// two listings, and not among the builds in between.
+// A build is no index yet: its end comes later in the oplog, if it succeeds. Some servers list builds
+// like indexes, and name them in the statistics. Servers before 4.4 do, and 5.0 and 6.0 for indexes on
+// measurements of a time series. There an index is finished if it is in two listings, and not among
+// the builds in between.
 func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
 	if c.Info.Version.AtLeast(4, 4) {
 		finished, building, err = listIndexes(ctx, c, ns, withBuilds())

@@ -17,7 +17,7 @@ import (
 
 // A createIndexes command uses one processor, however many indexes it builds. Several commands at
 // once each scan the collection, and are still faster. Ten indexes of 300,000 documents took 11.9 s
-// in one command, 7.4 s in two and 5.9 s in three; five took 7.2, 3.9 and 2.8 s (6.0.5, four
+// in one command, 7.4 s in two and 5.9 s in three. Five took 7.2, 3.9 and 2.8 s (6.0.5, four
 // processors).
 const (
 	// mostParts is how many builds a server runs by default (maxNumActiveUserIndexBuilds).

@@ -19,9 +19,9 @@ type Sharding interface {
 	Prepare(ctx context.Context, coll Collection, targetNS string, ours bool) (early []stream.Index, err error)
 	// Shard shards a prepared collection. Others stay unchanged.
 	Shard(ctx context.Context, targetNS string) error
-	// Yield is called when the index of a shard key may be in the way: of clashing indexes, one of
-	// which then replaces it, or of its own change, for which another one stands in. It returns false
-	// if it was not in the way.
+	// Yield is called when the index of a shard key may be in the way. One of the clashing indexes
+	// replaces it. Without any, it is in the way of its own change, and another one stands in. False:
+	// it was not in the way.
 	Yield(ctx context.Context, targetNS string, clashing []bson.Raw) (bool, error)
 	// DropRest drops the indexes left after a drop of all, which support the shard key.
 	DropRest(ctx context.Context, targetNS string) error

@@ -293,9 +293,9 @@ func (d *destination) stays(dropped bool) bool {
 	return d.SoftDelete != "" || d.Skips.Has(stream.OpDelete) || dropped && d.Skips.Has(stream.OpDrop|stream.OpRename)
 }
 
-// deletedAt is when the target's copy of a deleted document had to expire: the server's clock in the
-// batch's deletion, as cluster time may be far ahead of it, else a later time. A later deletion has
-// an event of its own.
+// deletedAt is when the target's copy of a deleted document had to expire. It is the server's clock in
+// the batch's deletion, as cluster time may be far ahead of it. Else a later time does no harm, as a
+// later deletion has an event of its own.
 func (d *decision) deletedAt(key string, s *document) int64 {
 	if wall, ok := d.deleted[key]; ok && !s.dropped {
 		return wall

@@ -141,7 +141,7 @@ func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err
 }
 
 // cut splits a batch after the first change to collections, if documents may be left out or renames
-// skipped: the change moves or settles what is kept of them, before later events are decided.
+// skipped. The change settles what is kept of them, before later events are decided.
 func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 	if st.leaves == nil && st.retainer.of == nil {
 		return b, nil
