@@ -127,8 +127,8 @@ func valid(doc []byte, depth int, all bool) bool {
 	return true
 }
 
-// ValueSize returns the size of the value of type t at the start of b, without looking into documents
-// and arrays; false if there is none, or b is too short.
+// ValueSize returns the size of the value of type t at the start of b; false if b has none. It does not
+// look into documents and arrays.
 func ValueSize(t bson.Type, b []byte) (int, bool) {
 	switch t {
 	case bson.TypeUndefined, bson.TypeNull, bson.TypeMaxKey, bson.TypeMinKey:

@@ -13,7 +13,7 @@ import (
 //
 // A path that does not fit is left alone and counted in skipped: a sub diff of a missing value or of
 // another type, a dotted $set into a scalar. Then doc is newer than the update, and a later update
-// overwrites the place. For a diff, a secondary writes null there, as observed on 6.0.5.
+// overwrites the place. For a diff, a secondary writes null there (observed on 6.0.5).
 func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxSize)
 }

@@ -14,7 +14,7 @@ type Form uint8
 // The forms of a statement.
 const (
 	// None: there is no exact classic update. Read the document, Apply, and write it. Or send Raw
-	// through applyOps, which is exact on 6.0.5 and refused by 4.4.2.
+	// through applyOps, which 6.0.5 does exactly and 4.4.2 refuses.
 	//
 	// A replacement by the update command refuses top-level names with a leading dollar (error 52).
 	// An applyOps "u" with the document as o takes them. Both fill in empty timestamps (see
@@ -34,7 +34,7 @@ func (f Form) String() string { return [...]string{"none", "classic", "guarded"}
 // d, byte for byte and in field order, on every document on which d is valid. With None, dst is
 // returned unchanged.
 //
-// A classic update cannot express the following changes, as observed on 6.0.5.
+// A classic update cannot express the following changes, as 6.0.5 servers show.
 //
 //   - A field name with a dot, an empty one, or one with a leading dollar on
 //     the path: $set takes the dot for nesting and refuses the other two.
