@@ -109,7 +109,6 @@ func (d Decimal) Magnitude() *big.Rat {
 	return new(big.Rat).SetInt(power.Mul(d.Coefficient(), power))
 }
 
-// split cuts a finite decimal at the point, the fraction without its sign.
 func (d Decimal) split() (*big.Int, *big.Rat) {
 	r := d.Magnitude()
 	q := new(big.Int).Quo(r.Num(), r.Denom())

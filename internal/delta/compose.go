@@ -56,7 +56,6 @@ func composeDiffs(dst, a, b []byte) ([]byte, bool) {
 	return bsonraw.CloseDocument(dst, at), true
 }
 
-// frame bounds a composition by the start of its output and by its depth.
 type frame struct{ start, depth int }
 
 func (f frame) deeper() frame { return frame{f.start, f.depth + 1} }

@@ -172,7 +172,6 @@ func wholeDecimal(d bsonraw.Decimal) (int64, bool) {
 	return 0, false
 }
 
-// appendFine writes a decimal by its digits, without zeros at their end.
 func appendFine(dst []byte, d bsonraw.Decimal) []byte {
 	c, exp := d.Coefficient(), d.Exp
 	ten, rest := big.NewInt(10), new(big.Int)

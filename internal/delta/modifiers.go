@@ -260,7 +260,6 @@ func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	return a.finish(append(r.dst, r.rest...), at)
 }
 
-// sortIndexes drops the components that are no array index and sorts the rest.
 func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
 	keep := groups[:0]
 	for _, e := range groups {

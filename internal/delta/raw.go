@@ -32,7 +32,6 @@ func openField(dst []byte, name string) ([]byte, int) {
 	return bsonraw.OpenDocument(bsonraw.AppendHeader(dst, typeObject, name))
 }
 
-// closeOrDrop ends what openField began, or removes it if nothing is in it.
 func closeOrDrop(dst []byte, start int, name string) []byte {
 	if len(dst) == start+4 {
 		return dst[:start-len(name)-2]

@@ -313,7 +313,6 @@ func (w *stmtWriter) slice(path []byte, n int) {
 	w.dst = bsonraw.CloseDocument(w.dst, at)
 }
 
-// plain reports whether a classic update can name the field.
 func plain(name []byte) bool {
 	return len(name) > 0 && name[0] != '$' && bytes.IndexByte(name, '.') < 0
 }
@@ -336,7 +335,6 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 // number reports whether a name is a number that is written in the one way.
 func number(s []byte) bool { return bsonraw.IsIndex(s) && (s[0] != '0' || len(s) == 1) }
 
-// modStatement leaves $v out of a $v:1 update and keeps the rest as it is.
 func modStatement(dst, o []byte) ([]byte, Form) {
 	var space [inlineEntries]modPath
 	list, err := modPaths(space[:0], o)
@@ -402,7 +400,6 @@ func plainPath(p []byte) bool {
 	return true
 }
 
-// pathBefore compares the first components that differ.
 func pathBefore(a, b []byte) bool {
 	for off := 0; off < len(a) && off < len(b); {
 		c, _ := component(a, off)

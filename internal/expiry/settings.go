@@ -81,7 +81,6 @@ func datesOf(spec bson.Raw) (field string, ok bool) {
 	return fields[0].Key(), kind == ""
 }
 
-// leastStandIn is the least stand-in in seconds.
 const leastStandIn = 1_600_000_000
 
 // StandIn replaces the expiry of an index until it is restored, in seconds, on servers before 5.1, whose

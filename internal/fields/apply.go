@@ -58,7 +58,6 @@ func (w *writer) document(dst, doc []byte, n *node, depth int) ([]byte, error) {
 	return bsonraw.CloseDocument(append(dst, passed...), start), nil
 }
 
-// first writes a leading _id, and the outputs behind it.
 func (w *writer) first(dst, doc, rest []byte, n *node) ([]byte, []byte, error) {
 	if n.root {
 		if e, next, ok := bsonraw.Next(rest); ok && string(e.Name) == "_id" {
@@ -145,7 +144,6 @@ func (w *writer) scattered(dst []byte, v value, n *node, depth int) ([]byte, bso
 	return append(dst, v.Value...), v.Type, nil
 }
 
-// home handles a value that is no document and that outputs belong in.
 func (w *writer) home(dst []byte, v value, n *node, depth int) ([]byte, bson.Type, error) {
 	at := len(dst)
 	dst, err := w.document(dst, []byte(bsonraw.EmptyDocument), n, depth+1)

@@ -127,7 +127,6 @@ func (m *Map) checkReplaced() error {
 	return nil
 }
 
-// isOutput reports an output, as opposed to a field in place.
 func (m *Map) isOutput(o named) bool {
 	return !slices.ContainsFunc(m.claims, func(c claim) bool { return !c.places() && c.at == o.at })
 }

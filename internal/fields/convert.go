@@ -293,7 +293,6 @@ func toDate(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
-// parseDate reads ISO 8601; without an offset it is UTC.
 func parseDate(text string) (time.Time, bool) {
 	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00",
 		"2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04Z0700",

@@ -126,7 +126,6 @@ func newArray(v value) array {
 	return array{types.NewRefValList(types.DefaultTypeAdapter, list), v}
 }
 
-// opaque is a value of a type that CEL lacks.
 type opaque struct{ value value }
 
 func decimalType() *types.Type  { return types.NewOpaqueType("decimal") }

@@ -127,7 +127,6 @@ func newKeyedSum(key []byte) *keyedSum {
 	return &k
 }
 
-// append writes the sum of a value's type and bytes as a string in hex.
 func (k *keyedSum) append(dst []byte, v value) []byte {
 	at := len(dst)
 	dst = append(append(append(dst, k.inner[:]...), byte(v.Type)), v.Value...)
@@ -227,7 +226,6 @@ func (m *Map) Masked() []string {
 	return out
 }
 
-// inPlace is the path of a source field in the result, if it stays in place.
 func (m *Map) inPlace(p path) string {
 	names := make([]string, 0, len(p.names))
 	n := m.root
@@ -264,7 +262,6 @@ const (
 	maskDate
 )
 
-// append writes the result for a value and returns its type: none where it is left out.
 func (r *valueRule) append(dst []byte, v value, path string) ([]byte, bson.Type, error) {
 	switch r.kind {
 	case maskSum:

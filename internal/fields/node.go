@@ -14,7 +14,6 @@ type node struct {
 	outs     []*outNode       // outputs that stand first in it
 }
 
-// outNode is a field of the result that is not in place, or a parent of one.
 type outNode struct {
 	name  string
 	home  bool // it stands in the source's field of that name, where there is one
@@ -44,7 +43,6 @@ func (n *node) plain() bool {
 	return n.rule == nil && len(n.children) == 0 && len(n.outs) == 0 && !n.only
 }
 
-// mayVanish reports that a value may be missing in the result.
 func (n *node) mayVanish() bool {
 	return n.only || n.rule != nil && n.rule.otherwise == otherwiseDrop
 }

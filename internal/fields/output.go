@@ -31,7 +31,6 @@ type maker struct {
 // volatile reports a value that a later read of the source cannot reproduce.
 func (mk *maker) volatile() bool { return mk.kind == makeOperation || mk.kind == makeClusterTime }
 
-// mayFail reports that some documents have no such value.
 func (mk *maker) mayFail() bool {
 	switch mk.kind {
 	case makeComputed:
@@ -42,7 +41,6 @@ func (mk *maker) mayFail() bool {
 	return false
 }
 
-// make writes an output, or nothing without a value.
 func (w *writer) make(dst []byte, name string, o *output) ([]byte, error) {
 	switch mk := &o.make; mk.kind {
 	case makeConstant:

@@ -18,10 +18,8 @@ type claim struct {
 	rule *valueRule
 }
 
-// places reports that the value moves, or is left out.
 func (c *claim) places() bool { return c.rule == nil }
 
-// fails reports that the rule may not take a value.
 func (c claim) fails() bool {
 	return c.rule != nil && c.rule.kind == convertTo && c.rule.otherwise == otherwiseFail
 }
@@ -272,7 +270,6 @@ func optionsOf(v value, at place, known ...string) (map[string]value, error) {
 	return out, nil
 }
 
-// otherwise is the fate of a value that does not fit.
 type otherwise uint8
 
 const (

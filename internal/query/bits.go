@@ -39,7 +39,6 @@ func (l *bitsLeaf) test(v value) bool {
 	return l.holds(b[:], byte(n>>63)) // beyond its bits a number goes on with its sign
 }
 
-// holds tests the bits of b, and beyond behind them.
 func (l *bitsLeaf) holds(b []byte, beyond byte) bool {
 	for i, m := range l.mask {
 		have := beyond

@@ -49,7 +49,6 @@ func compareIntDouble(i int64, f float64) int {
 	return cmp.Compare(0, f-math.Trunc(f))
 }
 
-// decimal is any number. A double that is no whole number keeps its own form, its magnitude, in real.
 type decimal struct {
 	bsonraw.Decimal
 	binary bool

@@ -188,7 +188,6 @@ func oneOf(s runeSet, fold bool) (*rnode, error) {
 	return &rnode{op: rSet, set: s}, nil
 }
 
-// atom reads what a quantifier may follow.
 func (p *regexParser) atom(f *regexFlags) (*rnode, error) {
 	if _, _, ok := p.count(); ok {
 		return nil, errors.New("a quantifier has nothing to repeat")

@@ -33,7 +33,6 @@ const (
 	rNotWord   // \B
 )
 
-// least is the fewest characters that a node takes, at most 1.
 func (n *rnode) least() int {
 	total := 0
 	switch n.op {
@@ -173,7 +172,6 @@ func (n *rnode) count() string {
 
 var errNoLiteral = errors.New("not literal text")
 
-// literalOf returns the text that an expression is, and whether it is anchored at the start.
 func literalOf(n *rnode) (text []byte, anchored bool, err error) {
 	kids := []*rnode{n}
 	if n.op == rCat {

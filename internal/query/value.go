@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// value is one value of a document, the zero value a missing one.
 type value = bsonraw.View
 
 func isText(v value) bool { return v.Type == bson.TypeString || v.Type == bson.TypeSymbol }

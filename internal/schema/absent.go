@@ -14,7 +14,6 @@ import (
 // An oplog names an index only by its name. Where rules skip drops, the target may have another
 // index of that name. The source's index is then recorded as absent, and changes go to the record.
 
-// isAbsent selects records of absent indexes, or all others.
 func isAbsent(yes bool) bson.E {
 	return bson.E{Key: "_id.absent", Value: bson.D{{Key: "$exists", Value: yes}}}
 }
@@ -63,7 +62,6 @@ func specsOf(idx []stream.Index) (out []bson.Raw) {
 	return out
 }
 
-// sameIndex reports two specifications with the same key, collation and filter.
 func sameIndex(a, b bson.Raw) (bool, error) {
 	return alike(a, b, func(setting string) bool {
 		return slices.Contains([]string{"key", "collation", "partialFilterExpression"}, setting)
@@ -108,7 +106,6 @@ func (b *builder) isOf(ctx context.Context, d Deferred) (bool, error) {
 	return same, err
 }
 
-// clashes reports an index refused because of the name or key of another.
 func clashes(err error) bool {
 	return mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)
 }
@@ -162,7 +159,6 @@ func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream
 	return left, err
 }
 
-// eachBeside builds one index per command, and records those that clash as absent.
 func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.Raw,
 	build func([]Deferred, []bson.Raw) error) error {
 	for i, d := range list {
@@ -267,7 +263,6 @@ func (c *changer) leaveDropped(ctx context.Context, ch stream.Change, ns string)
 	return nil
 }
 
-// droppedIndex selects the records of dropped indexes, not those of the collection itself.
 func droppedIndex(ix stream.Index) bson.E {
 	if ix.Name == "*" {
 		return ofIndex(bson.D{{Key: "$nin", Value: bson.A{"", limitsIndex}}})

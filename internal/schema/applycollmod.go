@@ -87,7 +87,6 @@ func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
 	return left, nil
 }
 
-// modified returns the record of the index that a collMod names, new if there is none.
 func (c *changer) modified(ctx context.Context, ns, dataNS string, mod bson.Raw) (d Deferred, err error) {
 	name, key := str(mod, "name"), sub(mod, "keyPattern")
 	absent, err := c.deferred.absent(ctx, ns)

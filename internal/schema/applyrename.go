@@ -168,7 +168,6 @@ func (c *changer) stillBefore(ctx context.Context, ch stream.Change, o ApplyOpti
 	return Before{NS: ch.NS, From: have.UUID, To: stands.UUID}, err
 }
 
-// mayBe returns why the rules exclude a collection of the target under another source name.
 func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules *transform.Set) (err error) {
 	if rules.Route(sourceNS).Skips.Has(stream.OpTTL) && have.Type == TypeCollection {
 		if have.Indexes, _, err = indexes(ctx, c.c, have.NS); err != nil {
@@ -245,7 +244,6 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 	return effect, c.follow(ctx, from, to)
 }
 
-// follow moves what is recorded of a namespace to its new name.
 func (c *changer) follow(ctx context.Context, from, to string) error {
 	if err := c.deferred.move(ctx, from, to); err != nil {
 		return err

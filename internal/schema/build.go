@@ -100,7 +100,6 @@ var errGone = errors.New("does not exist on the target")
 // IsGone reports that the target lacks a collection.
 func IsGone(err error) bool { return errors.Is(err, errGone) }
 
-// locate finds the collection that holds the documents of a namespace, and the namespace's name.
 func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns string, err error) {
 	ns = mongo.SeriesNS(targetNS)
 	coll, ok, err := b.find(ctx, ns)
@@ -115,7 +114,6 @@ func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns strin
 	return coll.DataNS(), ns, nil
 }
 
-// plan decides what of an index is built now.
 func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	spec, expire, err := cleanIndex(ix)
 	if err != nil {
@@ -342,7 +340,6 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 	return out, nil
 }
 
-// drop drops an index, or all but that on _id with "*". It is no error if it is gone.
 func (b *builder) drop(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
 	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}

@@ -164,7 +164,6 @@ func (b *Builds) explain(u *build, why string) (was bool) {
 	return was
 }
 
-// far returns the progress of builds of a collection in the server's words, by shard.
 func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 	ops, err := b.operations(ctx, bson.D{{Key: "ns", Value: ns},
 		{Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}})
@@ -253,7 +252,6 @@ func sameQuorum(have bson.RawValue, want any) bool {
 	return ok && fmt.Sprint(n) == fmt.Sprint(want)
 }
 
-// reason names the members that delay a build, or "".
 func (b *Builds) reason(ctx context.Context, u *build) string {
 	var all []string
 	err := b.c.EachSet(ctx, func(name string, set *mongo.Cluster) error {

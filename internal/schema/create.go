@@ -158,7 +158,6 @@ func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) er
 		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: c.c.DataConcern()}}}))
 }
 
-// dropDifferent drops a different, empty collection of the job; another error is returned.
 func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error {
 	var different *differentError
 	if !errors.As(why, &different) {

@@ -42,7 +42,6 @@ const limitsIndex = "*"
 // Limits reports the limits of a capped collection.
 func (d *Deferred) Limits() bool { return d.Index == limitsIndex }
 
-// explains reports a difference of catalogs that is deferred.
 func (d *Deferred) explains(what string) bool {
 	if d.Absent {
 		return false
@@ -76,7 +75,6 @@ func (d *deferrals) of(more ...bson.E) bson.D {
 
 func inNS(ns string) bson.E { return bson.E{Key: "_id.ns", Value: ns} }
 
-// ofIndex selects the records of an index; empty is the collection itself.
 func ofIndex(name any) bson.E { return bson.E{Key: "_id.index", Value: name} }
 
 func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: an}}} }
@@ -158,7 +156,6 @@ func (d *deferrals) forget(ctx context.Context, what ...bson.E) error {
 	return mongo.Wrap(err, "forget what is deferred")
 }
 
-// move renames records. After a crash it can be repeated.
 func (d *deferrals) move(ctx context.Context, from, to string) error {
 	found, err := readDeferred(ctx, d.c, d.of(inNS(from)))
 	if err != nil {

@@ -92,7 +92,6 @@ func keyFields(spec bson.Raw) []bson.RawElement {
 	return els
 }
 
-// indexKind is the plugin of an index ("text", "2dsphere", "hashed" …), or "".
 func indexKind(spec bson.Raw) string {
 	for _, el := range keyFields(spec) {
 		if kind, ok := el.Value().StringValueOK(); ok {
@@ -102,7 +101,6 @@ func indexKind(spec bson.Raw) string {
 	return ""
 }
 
-// uniqueLike reports indexes that refuse documents.
 func uniqueLike(spec bson.Raw) bool {
 	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
 }

@@ -279,7 +279,6 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 	return count, bytes, capped, err
 }
 
-// collStats returns statistics of a collection, a document per shard; none if it is gone.
 func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	pipeline := bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}
@@ -288,7 +287,6 @@ func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project b
 			{Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: pipeline}})))
 }
 
-// unlessGone returns nothing for a collection that is gone.
 func unlessGone(answer []bson.Raw, err error) ([]bson.Raw, error) {
 	if err != nil && mongo.Classify(err) == mongo.ClassGone {
 		return nil, nil
@@ -325,7 +323,6 @@ func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary
 	return coll, ok && coll.UUID.Equal(uuid), err
 }
 
-// findNamed reads the collection of one of the names (its own, its buckets'), without indexes.
 func findNamed(ctx context.Context, c *mongo.Cluster, db string, names ...string) (Collection, bool, error) {
 	filter := bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}
 	colls, err := listDB(ctx, c, db, filter, func(string) bool { return true })

@@ -55,7 +55,6 @@ func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, buildi
 // codeCannotDescribe: an index has a field that the reply does not know (originalSpec of a build).
 const codeCannotDescribe = 5254501
 
-// withBuilds distinguishes builds in listIndexes.
 func withBuilds() bson.E { return bson.E{Key: "includeBuildUUIDs", Value: true} }
 
 // listIndexes lists the indexes of a collection. Without withBuilds, builds count as finished.

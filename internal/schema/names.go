@@ -400,7 +400,6 @@ func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Se
 	return out, nil
 }
 
-// free fails if the target's namespace belongs to another existing one of the source.
 func (n *Names) free(ns, targetNS string) error {
 	other, ok := n.Target(targetNS)
 	if !ok || other.NS == ns {

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
 // Listed is a collection or view in a Page.
@@ -149,31 +149,11 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	}
 	for _, k := range keys {
 		if i := slices.Index(names, k.NS); i >= 0 {
-			p.Collections[i].ShardKey = plainKey(k.Key)
+			p.Collections[i].ShardKey = shardkey.Text(k.Key)
 			if k.Unique {
 				p.Collections[i].ShardKey += ", unique"
 			}
 		}
 	}
 	return nil
-}
-
-// plainKey writes a key as millrace sync --shard takes it, for plain names.
-func plainKey(key bson.Raw) string {
-	elements, err := key.Elements()
-	if err != nil {
-		return ""
-	}
-	var parts []string
-	for _, e := range elements {
-		v := e.Value()
-		text := v.String()
-		if s, ok := v.StringValueOK(); ok {
-			text = s
-		} else if n, ok := v.AsInt64OK(); ok {
-			text = strconv.FormatInt(n, 10)
-		}
-		parts = append(parts, e.Key()+":"+text)
-	}
-	return strings.Join(parts, ",")
 }

@@ -55,7 +55,6 @@ func (b *builder) BuildAll(ctx context.Context, builds []Build, p Phase, command
 	})
 }
 
-// eachBuild calls build for each, with its share of the commands.
 func eachBuild(ctx context.Context, builds []Build, commands int, build func(context.Context, Build, int) error) error {
 	builds = slices.Clone(builds)
 	slices.SortStableFunc(builds, func(a, b Build) int { return cmp.Compare(b.Work(), a.Work()) })
@@ -78,7 +77,6 @@ func eachBuild(ctx context.Context, builds []Build, commands int, build func(con
 	return ctx.Err()
 }
 
-// shares divides the commands by work, at least one each.
 func shares(builds []Build, commands int) []int {
 	var all float64
 	for _, b := range builds {
@@ -195,7 +193,6 @@ func earlyIndex(colls []Collection, r room) (*Collection, string) {
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
 }
 
-// roomOf asks the target's primary; what is unknown is 0.
 func roomOf(ctx context.Context, c *mongo.Cluster) (r room) {
 	if raw, err := c.Command(ctx, "admin", bson.D{{Key: "hostInfo", Value: 1}}); err == nil {
 		n, _ := raw.Lookup("system", "numCores").AsInt64OK()

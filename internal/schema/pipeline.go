@@ -41,7 +41,6 @@ func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error
 	})
 }
 
-// mapper returns the new full name of collection ref in refDB.
 type mapper func(refDB, ref string) (string, error)
 
 // CheckRules returns an error with all names that collide or that a server refuses, and all views

@@ -24,7 +24,6 @@ func fields(doc bson.Raw) iter.Seq2[string, bson.RawValue] {
 	}
 }
 
-// editor returns a field's new value, or leftOut.
 type editor func(key string, v bson.RawValue) (bson.RawValue, error)
 
 // leftOut removes a field.
@@ -94,13 +93,11 @@ func has(doc bson.Raw, key ...string) bool {
 	return err == nil
 }
 
-// str reads a string field, or "".
 func str(doc bson.Raw, key ...string) string {
 	s, _ := doc.Lookup(key...).StringValueOK()
 	return s
 }
 
-// texts reads the strings of an array.
 func texts(doc bson.Raw, key ...string) (out []string) {
 	list, _ := doc.Lookup(key...).ArrayOK()
 	for _, v := range fields(bson.Raw(list)) {
@@ -111,7 +108,6 @@ func texts(doc bson.Raw, key ...string) (out []string) {
 	return out
 }
 
-// sub reads an embedded document, or nil.
 func sub(doc bson.Raw, key ...string) bson.Raw {
 	d, _ := doc.Lookup(key...).DocumentOK()
 	return d

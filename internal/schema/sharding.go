@@ -75,7 +75,6 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 	return all, nil
 }
 
-// keyText is the shard key for people, or "".
 func (s sharding) keyText() string {
 	switch {
 	case s.Key == nil:

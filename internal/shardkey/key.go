@@ -34,6 +34,22 @@ func Parse(pattern bson.Raw) Pattern {
 	return all
 }
 
+// Text formats a pattern as in millrace sync --shard: "customer:1,_id:hashed", or "none".
+func Text(pattern bson.Raw) string {
+	if pattern == nil {
+		return "none"
+	}
+	var fields []string
+	for _, f := range Parse(pattern) {
+		how := "1"
+		if f.Hashed {
+			how = "hashed"
+		}
+		fields = append(fields, f.Path+":"+how)
+	}
+	return strings.Join(fields, ",")
+}
+
 // Key is a document's shard key. The zero value is ready, and can be reused.
 type Key struct {
 	Values []bson.RawValue

@@ -23,7 +23,6 @@ type mapping struct {
 	parts   func() ([]fields.Part, error)
 }
 
-// mayFail reports that some rule may be unable to map documents.
 func (s *Set) mayFail() bool {
 	return s != nil && slices.ContainsFunc(s.mappings, func(r rule[mapping]) bool { return r.is.fields.MayFail() })
 }

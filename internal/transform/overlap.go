@@ -66,7 +66,6 @@ func narrower(a, b glob) glob {
 	return a
 }
 
-// areas lists all names on the target that the rules may lead to, sorted.
 func (s *Set) areas() []area {
 	if s == nil {
 		s = &Set{}

@@ -173,7 +173,6 @@ type document struct {
 	left    bool // the target keeps its document, which later events may not fit
 }
 
-// keyOf identifies the document of an event. A renamed collection keeps its UUID.
 func (d *decision) keyOf(ev *stream.Event) string {
 	d.key = d.key[:0]
 	if ev.UUID != nil {
@@ -185,7 +184,6 @@ func (d *decision) keyOf(ev *stream.Event) string {
 	return string(d.key)
 }
 
-// read reads documents, of one collection, of the first n open events.
 func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err error) {
 	var ids []bson.RawValue
 	var keys []string
@@ -303,7 +301,6 @@ func (d *decision) deletedAt(key string, s *document) int64 {
 	return int64(s.until.TS.T+1) * 1000
 }
 
-// findDeleted notes the clocks of final deletions, before events are changed.
 func (d *decision) findDeleted() {
 	d.deleted = map[string]int64{}
 	for i := range d.b.Events {

@@ -60,7 +60,6 @@ type recorder struct {
 	place  []int32 // of a batch's events
 }
 
-// recent holds the newest versions of documents, nil for deleted ones.
 type recent struct {
 	docs  map[string]bson.Raw
 	bytes int
@@ -183,7 +182,6 @@ func (r *recorder) forget(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until everything is applied, and empties the memory.
 func (r *recorder) settle(ctx context.Context) error {
 	r.recent = [2]recent{}
 	return r.Settle(ctx)
@@ -193,7 +191,6 @@ func needs(ev *stream.Event) bool {
 	return ev.Kind == stream.Update || ev.Kind == stream.Upsert || ev.Kind == stream.Put
 }
 
-// prepare loads the versions to which the events from an index on apply, and returns up to which.
 func (p *recording) prepare(ctx context.Context, from int) (end int, err error) {
 	if p.recent[0].bytes > p.most {
 		if err := p.hand(ctx, false); err != nil {
@@ -380,7 +377,6 @@ func (p *recording) changeCopy(ev *stream.Event) (err error) {
 	return nil
 }
 
-// hand passes on what is made; the last part is all the rest.
 func (p *recording) hand(ctx context.Context, last bool) error {
 	if len(p.out) == 0 && !last {
 		return nil
@@ -404,7 +400,6 @@ func (p *recording) hand(ctx context.Context, last bool) error {
 	return p.next(ctx, &b)
 }
 
-// change ends the versions of a dropped or renamed collection, and begins those of its new name.
 func (p *recording) change(ctx context.Context, ev *stream.Event, place int32) error {
 	ch := ev.Change
 	if err := p.begin(ctx); err != nil {
@@ -461,7 +456,6 @@ func (p *recording) add(ctx context.Context, of *stream.Event, ns string, v vers
 
 const mostAdded = 10_000 // events of one part
 
-// carry begins the histories of a renamed collection under its new name.
 func (p *recording) carry(ctx context.Context, ev *stream.Event, place int32) error {
 	from := p.st.rules.Target(ev.Change.NS)
 	before := versions.Position{T: ev.At.TS, N: place}

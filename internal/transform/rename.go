@@ -83,7 +83,6 @@ func unescapeSides(text string) ([2]string, error) {
 	return [2]string{sides[0].String(), sides[1].String()}, nil
 }
 
-// checkName returns why a server refuses the name of a database or namespace.
 func checkName(name string) error {
 	db, coll, dotted := strings.Cut(name, ".")
 	switch {

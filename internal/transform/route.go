@@ -147,7 +147,6 @@ func (r *Route) SameDocuments(other *Route) bool {
 		r.History == other.History && r.leftAlike(other)
 }
 
-// leftAlike reports whether what skipped operations leave may exist under another route, too.
 func (r *Route) leftAlike(other *Route) bool {
 	under := other.Skips
 	if under.Has(stream.OpDelete) { // ttl is a part of it

@@ -274,7 +274,6 @@ func (s *Set) Sources(targetNS string) []string {
 // Ambiguous reports more than one of Sources.
 func (s *Set) Ambiguous(targetNS string) bool { return len(s.Sources(targetNS)) > 1 }
 
-// sources are candidates for Sources.
 func (s *Set) sources(targetNS string) []string {
 	if s == nil {
 		return []string{targetNS}
@@ -387,7 +386,6 @@ func (s *Set) matchStaged(ns string) bool {
 	return false
 }
 
-// targetStaged is its name on the target, in a database that rules lead to.
 func (s *Set) targetStaged(ns string) string {
 	db, coll := mongo.SplitNS(ns)
 	if to, ok := s.dbs[db]; ok {

@@ -60,7 +60,6 @@ func NewStage(rules *Set, from stream.Position, counters *Counters, leaves LeftO
 // Copies sets the source of CopyEnd; without it there were no copies.
 func (st *Stage) Copies(c Copies) { st.copies = c }
 
-// maxKnown bounds the names that a Stage remembers.
 const maxKnown = 1 << 16
 
 // Batch removes events that are not kept, and gives the others their route. Schema changes keep the
