@@ -174,7 +174,8 @@ func (p *pair) values(dst []byte, section string, op uint8) ([]byte, bool) {
 			dst = appendValue(dst, f.typ, f.name, f.val)
 		case rankSub:
 			var ok bool
-			if dst, ok = applyToValue(dst, field{View: bsonraw.View{Type: e.typ, Value: e.val}, Name: e.name}, f.val, p.at); !ok {
+			value := field{View: bsonraw.View{Type: e.typ, Value: e.val}, Name: e.name}
+			if dst, ok = applyToValue(dst, value, f.val, p.at); !ok {
 				return nil, false
 			}
 		}

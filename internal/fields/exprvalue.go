@@ -196,7 +196,8 @@ func appendResult(dst []byte, name string, v ref.Val, depth int) ([]byte, string
 		}
 		return appendInt64(bsonraw.AppendHeader(dst, bson.TypeInt64, name), int64(v)), ""
 	case types.Double:
-		return binary.LittleEndian.AppendUint64(bsonraw.AppendHeader(dst, bson.TypeDouble, name), math.Float64bits(float64(v))), ""
+		dst = bsonraw.AppendHeader(dst, bson.TypeDouble, name)
+		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(float64(v))), ""
 	case types.String:
 		return appendText(bsonraw.AppendHeader(dst, bson.TypeString, name), string(v)), ""
 	case types.Bytes:

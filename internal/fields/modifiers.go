@@ -28,7 +28,8 @@ func (t *translator) modifiers(dst, o []byte) []byte {
 		volatile = volatile && !set
 	}
 	if volatile {
-		dst = t.operator(dst, bsonraw.Element{Name: []byte("$set"), View: value{Value: []byte(bsonraw.EmptyDocument)}}, true, true)
+		none := bsonraw.Element{Name: []byte("$set"), View: value{Value: []byte(bsonraw.EmptyDocument)}}
+		dst = t.operator(dst, none, true, true)
 	}
 	return bsonraw.CloseDocument(dst, start)
 }
