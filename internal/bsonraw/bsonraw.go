@@ -1,7 +1,5 @@
-// Package bsonraw finds its way through BSON without decoding it: no
-// allocations, no copies, and nothing read past the bytes it is given.
-//
-// Format: bsonspec.org.
+// Package bsonraw reads BSON (bsonspec.org) without decoding it: no copies, and nothing past the
+// given bytes. Only decimals allocate.
 package bsonraw
 
 import (
@@ -12,8 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Body returns the elements of a document or array, without its length and
-// terminator; false when doc is not as long as it says or not terminated.
+// Body returns the elements of a document or array; false when its length or terminator is wrong.
 func Body(doc []byte) ([]byte, bool) {
 	if len(doc) < 5 || int64(binary.LittleEndian.Uint32(doc)) != int64(len(doc)) || doc[len(doc)-1] != 0 {
 		return nil, false
@@ -21,16 +18,33 @@ func Body(doc []byte) ([]byte, bool) {
 	return doc[4 : len(doc)-1], true
 }
 
-// Element is one field of a document: views into the document's bytes.
-type Element struct {
+// View is a value: its type, and a view of its bytes, of the size that the type requires. The zero
+// View is a missing value.
+type View struct {
 	Type  bson.Type
-	Name  []byte // without its terminator
 	Value []byte
-	Raw   []byte // all of it: type, name, terminator and value
 }
 
-// Next cuts the first element off a Body; false when it is malformed or there is
-// none.
+// IsDocument reports an embedded document.
+func (v View) IsDocument() bool { return v.Type == bson.TypeEmbeddedDocument }
+
+// IsArray reports an array.
+func (v View) IsArray() bool { return v.Type == bson.TypeArray }
+
+// IsNull reports null or undefined.
+func (v View) IsNull() bool { return v.Type == bson.TypeNull || v.Type == bson.TypeUndefined }
+
+// Text returns the bytes of a string, a symbol or code.
+func (v View) Text() []byte { return v.Value[4 : len(v.Value)-1] }
+
+// Element is one field of a document: views into the document's bytes.
+type Element struct {
+	View
+	Name []byte // without its terminator
+	Raw  []byte // all of it: type, name, terminator and value
+}
+
+// Next cuts the first element off a Body; false when it is missing or malformed.
 func Next(b []byte) (e Element, rest []byte, ok bool) {
 	if len(b) < 2 {
 		return Element{}, nil, false
@@ -45,11 +59,10 @@ func Next(b []byte) (e Element, rest []byte, ok bool) {
 		return Element{}, nil, false
 	}
 	end := start + n
-	return Element{bson.Type(b[0]), b[1 : z+1], b[start:end:end], b[:end:end]}, b[end:], true
+	return Element{View{bson.Type(b[0]), b[start:end:end]}, b[1 : z+1], b[:end:end]}, b[end:], true
 }
 
-// Fields are the fields of a document or array, one after the other. Of one that
-// is malformed the last comes with false.
+// Fields iterates over a document or array. In a malformed one, the last element comes with false.
 func Fields(doc []byte) iter.Seq2[Element, bool] {
 	return func(yield func(Element, bool) bool) {
 		rest, ok := Body(doc)
@@ -67,10 +80,9 @@ func Fields(doc []byte) iter.Seq2[Element, bool] {
 	}
 }
 
-// NameLen is the length of the name, without its terminator, that b starts with;
-// -1 when it does not end in b.
+// NameLen returns the length of the name at the start of b, or -1 if b does not terminate it.
 func NameLen(b []byte) int {
-	// Most names are a few bytes: looking at them takes less than a call does.
+	// Most names are a few bytes: to look at them is faster than a call.
 	short := b[:min(len(b), 8)]
 	for i, c := range short {
 		if c == 0 {
@@ -84,7 +96,7 @@ func NameLen(b []byte) int {
 	return len(short) + n
 }
 
-// Field finds the first field of a name at the top level of a document.
+// Field finds the first top-level field of a name.
 func Field(doc []byte, name string) (Element, bool) {
 	for e, ok := range Fields(doc) {
 		if ok && string(e.Name) == name {
@@ -94,14 +106,12 @@ func Field(doc []byte, name string) (Element, bool) {
 	return Element{}, false
 }
 
-// MaxDepth is deeper than documents of a server are nested (about 200).
+// MaxDepth is more than servers nest (about 200).
 const MaxDepth = 250
 
-// Valid reports that the elements of a document, and of the documents and arrays
-// in it down to depth levels (1 is its own alone), keep within it. The driver's
-// lookups end the program on some documents that are not valid (a string whose
-// length is near 2 GB). With a depth of MaxDepth a document nested more deeply
-// is not valid.
+// Valid reports that the elements of a document keep within it, down to depth levels. Level 1 is the
+// top. With MaxDepth, deeper documents are not valid. The driver's lookups end the program on some
+// invalid documents, such as one with a string of nearly 2 GB.
 func Valid(doc []byte, depth int) bool { return valid(doc, depth, depth == MaxDepth) }
 
 func valid(doc []byte, depth int, all bool) bool {
@@ -117,9 +127,8 @@ func valid(doc []byte, depth int, all bool) bool {
 	return true
 }
 
-// ValueSize returns how many bytes at the start of b are a value of type t;
-// false when they are none, or more than b has. The inside of documents and
-// arrays is not looked at.
+// ValueSize returns the size of the value of type t at the start of b; false if b has none. It does not
+// look into documents and arrays.
 func ValueSize(t bson.Type, b []byte) (int, bool) {
 	switch t {
 	case bson.TypeUndefined, bson.TypeNull, bson.TypeMaxKey, bson.TypeMinKey:
@@ -152,8 +161,7 @@ func ValueSize(t bson.Type, b []byte) (int, bool) {
 
 func fixed(n int, b []byte) (int, bool) { return n, len(b) >= n }
 
-// prefixed sizes a value that starts with an int32 length of at least least;
-// extra bytes are not counted in that length.
+// prefixed sizes a value with an int32 length of at least least, which excludes extra bytes.
 func prefixed(b []byte, least, extra int64) (int, bool) {
 	if len(b) < 4 {
 		return 0, false
@@ -165,7 +173,6 @@ func prefixed(b []byte, least, extra int64) (int, bool) {
 	return int(n + extra), true
 }
 
-// twoStrings sizes a regular expression: pattern and options.
 func twoStrings(b []byte) (int, bool) {
 	p := bytes.IndexByte(b, 0)
 	if p < 0 {

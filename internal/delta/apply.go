@@ -9,22 +9,17 @@ import (
 )
 
 // Apply appends to dst the document that d makes of doc, byte for byte as the server does. dst
-// must not overlap doc or the update.
+// must not overlap doc or the update. On error, out is nil.
 //
-// A path that does not fit is left alone and counted in skipped, and the rest of the update is
-// applied. Such a path is a sub diff whose target is missing or no object (no array), or a
-// dotted $set that runs into a scalar. That happens only when doc is newer than the update, and
-// a later update then overwrites the place. (A secondary writes a null there instead of keeping
-// the old value; observed on 6.0.5. The server leaves such a $v:1 path alone, too.)
-//
-// On error, out is nil.
+// A path that does not fit is left alone and counted in skipped: a sub diff of a missing value or of
+// another type, a dotted $set into a scalar. Then doc is newer than the update, and a later update
+// overwrites the place. For a diff, a secondary writes null there (observed on 6.0.5).
 func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxSize)
 }
 
-// ApplyAhead is Apply for a doc that is newer than the update. Such a doc may have at another
-// place what the update sets. So the result may exceed the server's size limit until later
-// updates have been applied, too.
+// ApplyAhead is Apply for a doc that is newer than the update. Such a result may exceed the
+// server's size limit until later updates have been applied.
 func ApplyAhead(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxAhead)
 }
@@ -45,7 +40,6 @@ func apply(dst []byte, doc bson.Raw, d Delta, most int) (out []byte, skipped int
 	return out, a.skipped, nil
 }
 
-// applier is one run of Apply.
 type applier struct {
 	start   int // where the result starts in the buffer
 	most    int // bytes of it
@@ -54,20 +48,18 @@ type applier struct {
 
 var errBadDoc = fmt.Errorf("%w: document is no valid BSON", ErrMalformed)
 
-// place is where in an update a document of the result is: how deep, and of a
-// $v:1 update the paths that go on in it from off on.
+// place locates a document of the result in an update: its depth, and the $v:1 paths that go on in
+// it from off on.
 type place struct {
 	depth int
 	paths []modPath
 	off   int
 }
 
-// below is the place within a field: that of the paths of its entry.
 func (at *place) below(e *entry) *place {
 	return &place{depth: at.depth + 1, paths: at.paths[e.lo:e.hi], off: at.off + len(e.name) + 1}
 }
 
-// object applies an object diff.
 func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 	var space [inlineEntries]entry
 	list, err := diffEntries(space[:0], diff)
@@ -86,7 +78,7 @@ func (a *applier) fields(dst, doc []byte, list []entry, in *place) ([]byte, erro
 	if in.depth > maxDepth {
 		return nil, errBadDoc
 	}
-	dst, start := openDoc(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	left, done, at := len(list), 4, 4 // done: all before it is written
 	var err error
 	for f, ok := range bsonraw.Fields(doc) {
@@ -117,7 +109,6 @@ func (a *applier) fields(dst, doc []byte, list []entry, in *place) ([]byte, erro
 	return a.finish(dst, start)
 }
 
-// field writes what an entry makes of an existing field.
 func (a *applier) field(dst []byte, f *field, e *entry, in *place, inArray bool) ([]byte, error) {
 	switch e.op {
 	case rankUpdate:
@@ -130,7 +121,6 @@ func (a *applier) field(dst []byte, f *field, e *entry, in *place, inArray bool)
 	return dst, nil // deleted, or moved to the end
 }
 
-// create writes a field that the document does not have (any more).
 func (a *applier) create(dst, name []byte, e *entry, in *place) ([]byte, error) {
 	switch e.op {
 	case rankInsert, rankUpdate:
@@ -143,14 +133,13 @@ func (a *applier) create(dst, name []byte, e *entry, in *place) ([]byte, error) 
 	return dst, nil
 }
 
-// sub applies a sub diff to one element, or skips it if it does not fit.
 func (a *applier) sub(dst []byte, f *field, diff []byte, depth int) ([]byte, error) {
-	array := isArrayDiff(diff)
+	array := IsArrayDiff(diff)
 	if array && f.Type != typeArray || !array && f.Type != typeObject {
 		a.skipped++
 		return append(dst, f.Raw...), nil
 	}
-	dst = appendHeader(dst, f.Type, f.Name)
+	dst = bsonraw.AppendHeader(dst, f.Type, f.Name)
 	if array {
 		return a.array(dst, f.Value, diff, depth+1)
 	}
@@ -165,7 +154,7 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 	if !ok || !ok2 || depth > maxDepth {
 		return nil, errBadDoc
 	}
-	dst, at := openDoc(dst)
+	dst, at := bsonraw.OpenDocument(dst)
 	r := elements{dst: dst, rest: b}
 	var err error
 	for c := d.changes; len(c) > 0; {
@@ -200,7 +189,6 @@ type elements struct {
 	n         int
 }
 
-// element applies an entry to the element of an index.
 func (a *applier) element(r elements, idx int, e *entry, in *place) (elements, error) {
 	r, err := r.copy(idx)
 	if err != nil {
@@ -228,7 +216,6 @@ func (a *applier) element(r elements, idx int, e *entry, in *place) (elements, e
 	return r, err
 }
 
-// copy copies elements until so many are written or none is left.
 func (r elements) copy(until int) (elements, error) {
 	b := r.rest
 	for r.n < until && len(b) > 0 {
@@ -243,7 +230,6 @@ func (r elements) copy(until int) (elements, error) {
 	return r, nil
 }
 
-// pad appends nulls for the indexes from n up to, not including, until.
 func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 	// A null takes at least three bytes; refuse before building it.
 	if until > n && len(dst)-a.start+3*(until-n) > a.most {
@@ -255,9 +241,8 @@ func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 	return dst, nil
 }
 
-// finish closes a document and holds the whole result to the size limit.
 func (a *applier) finish(dst []byte, at int) ([]byte, error) {
-	dst = closeDoc(dst, at)
+	dst = bsonraw.CloseDocument(dst, at)
 	if len(dst)-a.start > a.most {
 		return nil, ErrTooLarge
 	}

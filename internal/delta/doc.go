@@ -2,14 +2,11 @@
 // a document, composes two updates into one, translates one into a classic update statement,
 // and reduces an _id to a key.
 //
-// Nothing here talks to a server, decodes into maps or keeps state. Every output is appended to
-// a buffer of the caller, and a Delta only points into the bytes it was parsed from.
+// Nothing here talks to a server, decodes into maps or keeps state. Output is appended to a buffer
+// of the caller, and a Delta points into the bytes it was parsed from.
 //
-// # Where the facts come from
-//
-// The server's behaviour was found by experiment on mongod 6.0.5 (and 4.4.2 for $v:1). The
-// experiments used applyOps with updates made by hand, and the oplog of real updates. Comments
-// say what was observed. The tests against a real server repeat the experiments.
+// The server's behaviour was found by experiment on mongod 6.0.5 (4.4.2 for $v:1): applyOps with
+// updates made by hand, and the oplog of real updates. The tests on servers repeat this.
 //
 // # The two languages
 //
@@ -21,11 +18,10 @@
 // # Duplicate field names
 //
 // If a document has a field name twice, the members of a replica set diverge. On the primary,
-// $set and $unset change the first field and log a diff. A secondary that applies this diff
-// changes every one of them (observed on 6.0.5). This package changes the first field only, as
-// the primary does. That is what clients read and what Statement produces.
+// $set and $unset change the first field and log a diff; a secondary that applies the diff changes
+// every one of them (observed on 6.0.5). This package changes the first field, as the primary does.
 //
-// One fold ignores such names. One of two fields is deleted, a pipeline then moves the other to
-// the end, and the folded update leaves one where they stood. The alternative is not to fold a
-// field that is deleted and comes back, which would cost all documents for these few.
+// One fold ignores such names: one of two fields is deleted, a pipeline moves the other to the end,
+// and the folded update leaves one in place. To prevent it, no field that is deleted and comes back
+// could be folded.
 package delta

@@ -12,7 +12,6 @@ import (
 // inlineEntries is how many changes of one (sub)document need no allocation.
 const inlineEntries = 16
 
-// entry is one field that an update changes in one (sub)document.
 type entry struct {
 	name   []byte
 	val    []byte
@@ -25,11 +24,11 @@ type entry struct {
 // rankPaths marks an entry that stands for a group of dotted $v:1 paths.
 const rankPaths = rankSub + 1
 
-// diffEntries lists the changes of an object diff, which has its sections in the
-// order d, u, i, s..., none of the first three twice.
+// diffEntries lists the changes of an object diff: sections d, u, i, s... in this order, none of
+// the first three twice.
 //
-// Lists are passed and returned, never stored through a pointer: that is what
-// lets the compiler keep their inline space on the stack.
+// Lists are passed and returned, never stored through a pointer, so that their inline space stays
+// on the stack.
 func diffEntries(list []entry, diff []byte) ([]entry, error) {
 	b, ok := bsonraw.Body(diff)
 	if !ok || len(b) == 0 {
@@ -67,7 +66,6 @@ type index struct {
 	table []int32 // place in list + 1, at the hash of the name or after it
 }
 
-// indexOf makes the index of a complete list.
 func indexOf(list []entry) index {
 	if len(list) <= inlineEntries {
 		return index{list: list}
@@ -87,8 +85,6 @@ func indexOf(list []entry) index {
 	return x
 }
 
-// find returns the place of a name in the list, of the first one if there are
-// several, or -1.
 func (x *index) find(name []byte) int {
 	if x.table == nil {
 		for i := range x.list {
@@ -107,7 +103,6 @@ func (x *index) find(name []byte) int {
 	return -1
 }
 
-// checkUnique refuses a field that is changed twice.
 func checkUnique(list []entry) error {
 	x := indexOf(list)
 	for i := range list {

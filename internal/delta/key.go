@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
-	"strconv"
 
 	"github.com/cespare/xxhash/v2"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -28,25 +27,23 @@ const (
 	keyEnd    = 0
 )
 
-// AppendKey appends a key of an _id. Two ids that the server's _id index considers equal
-// (simple collation) have equal keys.
+// AppendKey appends a key of an _id, equal for _ids that the server's _id index takes as equal
+// (simple collation).
 //
-// Observed on 6.0.5 by inserting pairs: int32, int64, double and decimal of one value are
-// equal. They are compared exactly (0.1 as double and as decimal differ), also within objects,
-// arrays and the scope of code. Equal are also -0 and 0, all NaN of both types and any payload,
-// and a string and a symbol. The types null and undefined, missing fields, binary subtypes,
-// field orders and names differ. The names of array elements do not count.
+// Observed on 6.0.5 by inserting pairs: numbers of one exact value are equal, also within objects,
+// arrays and the scope of code. (0.1 as double and as decimal differ.) Equal are also -0 and 0, all
+// NaN, and a string and a symbol. null, undefined and missing fields, binary
+// subtypes, field orders and names differ. The names of array elements do not count.
 //
-// It allocates only for decimals beyond 64 bits or with a fraction. Invalid BSON gets a key of
-// its bytes.
+// It allocates only for decimals beyond 64 bits or with a fraction. Invalid BSON is kept as bytes.
 func AppendKey(dst []byte, id bsonraw.ID) []byte {
 	return appendKey(dst, bson.Type(id.Type), id.Data, 0)
 }
 
-// KeyOf is AppendKey as a string, for maps.
+// KeyOf returns AppendKey as a string.
 func KeyOf(id bsonraw.ID) string { return string(AppendKey(nil, id)) }
 
-// Hash is the hash of a key for partitions and maps.
+// Hash returns the hash of a key.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
 func appendKey(dst []byte, typ bson.Type, val []byte, depth int) []byte {
@@ -56,14 +53,13 @@ func appendKey(dst []byte, typ bson.Type, val []byte, depth int) []byte {
 	switch typ {
 	case typeString, typeSymbol:
 		return append(append(dst, keyString), val...)
-	case typeInt32:
-		return appendWhole(dst, int64(int32(binary.LittleEndian.Uint32(val))))
-	case typeInt64:
-		return appendWhole(dst, int64(binary.LittleEndian.Uint64(val)))
+	case typeInt32, typeInt64:
+		n, _ := bsonraw.View{Type: typ, Value: val}.Int()
+		return appendWhole(dst, n)
 	case typeDouble:
-		return appendReal(dst, math.Float64frombits(binary.LittleEndian.Uint64(val)))
+		return appendReal(dst, bsonraw.View{Value: val}.Double())
 	case typeDecimal128:
-		return appendDecimal(dst, binary.LittleEndian.Uint64(val[8:]), binary.LittleEndian.Uint64(val))
+		return appendDecimal(dst, bsonraw.View{Value: val}.Decimal())
 	case typeObject:
 		return appendElements(append(dst, keyObject), val, true, depth)
 	case typeArray:
@@ -74,8 +70,7 @@ func appendKey(dst []byte, typ bson.Type, val []byte, depth int) []byte {
 	return appendOther(dst, typ, val)
 }
 
-// appendOther keeps a value as it is. Values within objects need a length,
-// or one could run into the next.
+// appendOther keeps a value as it is, with its length, so that it cannot run into the next.
 func appendOther(dst []byte, typ bson.Type, val []byte) []byte {
 	dst = append(dst, keyOther, byte(typ))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(val)))
@@ -90,14 +85,12 @@ func appendReal(dst []byte, f float64) []byte {
 	if f != f {
 		return append(dst, keyNaN)
 	}
-	if f >= -1<<63 && f < 1<<63 && f == math.Trunc(f) {
-		return appendWhole(dst, int64(f)) // -0 becomes 0
+	if n, ok := bsonraw.ExactInt(f); ok { // -0 becomes 0
+		return appendWhole(dst, n)
 	}
 	return binary.LittleEndian.AppendUint64(append(dst, keyReal), math.Float64bits(f))
 }
 
-// appendElements writes the elements of an object with, of an array without
-// their names.
 func appendElements(dst, doc []byte, names bool, depth int) []byte {
 	rest := doc[4 : len(doc)-1]
 	for f, ok := range bsonraw.Fields(doc) {
@@ -115,7 +108,6 @@ func appendElements(dst, doc []byte, names bool, depth int) []byte {
 	return append(dst, keyEnd)
 }
 
-// appendScope writes code with scope: length, code, scope document.
 func appendScope(dst, val []byte, depth int) []byte {
 	n, ok := bsonraw.ValueSize(typeCode, val[4:])
 	if !ok || len(val) < 4+n {
@@ -125,51 +117,33 @@ func appendScope(dst, val []byte, depth int) []byte {
 	return appendKey(dst, typeObject, val[4+n:], depth+1)
 }
 
-// The layout of a decimal128: sign, 14 bits of exponent, 113 of coefficient.
-const (
-	decimalBias = 6176
-	// The coefficient is at most 10^34 - 1, in a high and a low word.
-	decimalMaxCoefH = 0x0001ED09BEAD87C0
-	decimalMaxCoefL = 0x378D8E63FFFFFFFF
-)
-
-// appendDecimal writes a decimal as a whole number if it is one of 64 bits, as
-// a double if it is one, else by its digits.
-func appendDecimal(dst []byte, high, low uint64) []byte {
-	negative := high>>63 == 1
-	switch high >> 58 & 0x1F {
-	case 0x1F:
+// appendDecimal writes a decimal as a whole number if it is one of 64 bits, as a double if it is
+// one, else by its digits.
+func appendDecimal(dst []byte, d bsonraw.Decimal) []byte {
+	switch d.Kind {
+	case bsonraw.DecimalNaN:
 		return append(dst, keyNaN)
-	case 0x1E:
-		return appendReal(dst, signed(math.Inf(1), negative))
+	case bsonraw.DecimalMinusInf:
+		return appendReal(dst, math.Inf(-1))
+	case bsonraw.DecimalInf:
+		return appendReal(dst, math.Inf(1))
 	}
-	exp := int(high>>49&0x3FFF) - decimalBias
-	coefH := high & (1<<49 - 1)
-	// The other layout holds only coefficients that are out of range, and these
-	// count as zero.
-	if high>>61&3 == 3 || coefH > decimalMaxCoefH || coefH == decimalMaxCoefH && low > decimalMaxCoefL {
-		return appendWhole(dst, 0)
-	}
-	if n, ok := wholeDecimal(coefH, low, exp, negative); ok {
+	if n, ok := wholeDecimal(d); ok {
 		return appendWhole(dst, n)
 	}
-	c := new(big.Int).SetUint64(coefH)
-	c.Or(c.Lsh(c, 64), new(big.Int).SetUint64(low))
-	if f := nearestDouble(c, exp); isDecimal(f, c, exp) {
-		return appendReal(dst, signed(f, negative))
+	f, exact := d.Magnitude().Float64()
+	switch {
+	case !exact:
+		return appendFine(dst, d)
+	case d.Negative:
+		return appendReal(dst, -f)
 	}
-	return appendFine(dst, c, exp, negative)
+	return appendReal(dst, f)
 }
 
-func signed(f float64, negative bool) float64 {
-	if negative {
-		return -f
-	}
-	return f
-}
-
-// wholeDecimal returns coefficient*10^exp if that is a whole int64.
-func wholeDecimal(high, low uint64, exp int, negative bool) (int64, bool) {
+// wholeDecimal returns a decimal that is an int64, without the heap.
+func wholeDecimal(d bsonraw.Decimal) (int64, bool) {
+	high, low, exp := d.High, d.Low, d.Exp
 	if high|low == 0 {
 		return 0, true
 	}
@@ -190,39 +164,16 @@ func wholeDecimal(high, low uint64, exp int, negative bool) (int64, bool) {
 	switch {
 	case high != 0:
 		return 0, false
-	case !negative && low <= math.MaxInt64:
+	case !d.Negative && low <= math.MaxInt64:
 		return int64(low), true
-	case negative && low <= 1<<63:
+	case d.Negative && low <= 1<<63:
 		return int64(-low), true
 	}
 	return 0, false
 }
 
-// nearestDouble is the double next to c*10^exp, infinity beyond its range.
-func nearestDouble(c *big.Int, exp int) float64 {
-	text := c.Append(make([]byte, 0, 48), 10)
-	text = strconv.AppendInt(append(text, 'e'), int64(exp), 10)
-	f, _ := strconv.ParseFloat(string(text), 64)
-	return f
-}
-
-// isDecimal reports whether f is exactly c*10^exp, which is positive.
-func isDecimal(f float64, c *big.Int, exp int) bool {
-	if f == 0 || math.IsInf(f, 0) {
-		return false
-	}
-	fraction, e := math.Frexp(f) // f is m*2^e
-	m, e := new(big.Int).SetUint64(uint64(fraction*(1<<53))), e-53
-	ten := func(n int) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
-	left := new(big.Int).Mul(c, ten(max(exp, 0)))
-	left.Lsh(left, uint(max(-e, 0)))
-	right := m.Mul(m, ten(max(-exp, 0)))
-	right.Lsh(right, uint(max(e, 0)))
-	return left.Cmp(right) == 0
-}
-
-// appendFine writes c*10^exp by its digits without zeros at their end.
-func appendFine(dst []byte, c *big.Int, exp int, negative bool) []byte {
+func appendFine(dst []byte, d bsonraw.Decimal) []byte {
+	c, exp := d.Coefficient(), d.Exp
 	ten, rest := big.NewInt(10), new(big.Int)
 	for q := new(big.Int); ; exp++ {
 		if q.QuoRem(c, ten, rest); rest.Sign() != 0 {
@@ -231,7 +182,7 @@ func appendFine(dst []byte, c *big.Int, exp int, negative bool) []byte {
 		c, q = q, c
 	}
 	sign := byte('+')
-	if negative {
+	if d.Negative {
 		sign = '-'
 	}
 	dst = binary.LittleEndian.AppendUint16(append(dst, keyFine, sign), uint16(int16(exp)))

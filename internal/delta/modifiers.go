@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// modPath is one dotted path of a $v:1 update.
 type modPath struct {
 	path  []byte
 	val   []byte
@@ -18,8 +18,6 @@ type modPath struct {
 	unset bool
 }
 
-// modPaths reads the paths of a $v:1 update in the order in which the update
-// names them, $set before $unset as far as the update has it so.
 func modPaths(list []modPath, o []byte) ([]modPath, error) {
 	for f, ok := range bsonraw.Fields(o) {
 		switch {
@@ -74,8 +72,7 @@ func checkPath(p []byte) error {
 	return nil
 }
 
-// checkConflicts refuses paths of which one contains the other. Sorted by
-// component, such paths are neighbours.
+// checkConflicts refuses paths of which one contains the other. Sorted, such paths are neighbours.
 func checkConflicts(list []modPath) error {
 	if len(list) < 2 {
 		return nil
@@ -94,8 +91,7 @@ func checkConflicts(list []modPath) error {
 	return nil
 }
 
-// comparePaths orders by component, bytes within one; a path comes before
-// those below it.
+// comparePaths orders by component and its bytes; a path comes before those below it.
 func comparePaths(a, b []byte) int {
 	for i := 0; i < len(a) && i < len(b); i++ {
 		if a[i] == b[i] {
@@ -119,8 +115,6 @@ func covers(a, b []byte) bool {
 	return bytes.HasPrefix(b, a) && (len(a) == len(b) || b[len(a)] == '.')
 }
 
-// component returns the part of a path that starts at off, and whether it is
-// the last one.
 func component(p []byte, off int) (name []byte, last bool) {
 	if i := bytes.IndexByte(p[off:], '.'); i >= 0 {
 		return p[off : off+i], false
@@ -128,8 +122,6 @@ func component(p []byte, off int) (name []byte, last bool) {
 	return p[off:], true
 }
 
-// group puts paths with the same component at off side by side, in the order
-// of their first occurrence, and lists the groups.
 func group(groups []entry, list []modPath, off int) []entry {
 	if !grouped(list, off) {
 		regroup(list, off)
@@ -162,7 +154,6 @@ func grouped(list []modPath, off int) bool {
 	return true
 }
 
-// regroup is a stable sort by the first occurrence of each component.
 func regroup(list []modPath, off int) {
 	first := make(map[string]int, len(list))
 	for i := range list {
@@ -178,7 +169,6 @@ func regroup(list []modPath, off int) {
 	})
 }
 
-// modifiers applies a $v:1 update.
 func (a *applier) modifiers(dst, doc, o []byte) ([]byte, error) {
 	var space [inlineEntries]modPath
 	list, err := modPaths(space[:0], o)
@@ -188,42 +178,37 @@ func (a *applier) modifiers(dst, doc, o []byte) ([]byte, error) {
 	return a.modObject(dst, doc, &place{paths: list})
 }
 
-// modObject applies the paths of a $v:1 update to an object, in one pass over it.
-//
-// New fields are appended in the order in which the update names them. That is
-// the order of the server that logged it: 4.4.2 applies $set sorted by bytes
-// ("10" before "9") and logs it in this order. A newer server that is fed the
-// same update sorts numbers by value, so it would differ from the source.
+// modObject applies the paths of a $v:1 update to an object. New fields are appended in the order
+// of the update, which is that of the server that logged it: 4.4.2 sorts $set by bytes ("10" before
+// "9"). A newer server that is fed the same update sorts numbers by value, and differs.
 func (a *applier) modObject(dst, doc []byte, in *place) ([]byte, error) {
 	var space [inlineEntries]entry
 	return a.fields(dst, doc, group(space[:0], in.paths, in.off), in)
 }
 
-// modField applies the paths of one group, which end with this field or go on in
-// it, to an existing element. Unsetting an array element leaves a null (observed
-// on 6.0.5).
+// modField applies the paths of one group to an existing element. Unsetting an array element
+// leaves a null (observed on 6.0.5).
 func (a *applier) modField(dst []byte, f *field, in *place, inArray bool) ([]byte, error) {
 	p := &in.paths[0]
 	switch ends := len(p.path) < in.off; {
 	case ends && !p.unset:
 		return appendValue(dst, p.typ, f.Name, p.val), nil
 	case ends && inArray:
-		return appendHeader(dst, typeNull, f.Name), nil
+		return bsonraw.AppendHeader(dst, typeNull, f.Name), nil
 	case ends:
 		return dst, nil
 	}
 	switch f.Type {
 	case typeObject:
-		return a.modObject(appendHeader(dst, f.Type, f.Name), f.Value, in)
+		return a.modObject(bsonraw.AppendHeader(dst, f.Type, f.Name), f.Value, in)
 	case typeArray:
-		return a.modArray(appendHeader(dst, f.Type, f.Name), f.Value, in)
+		return a.modArray(bsonraw.AppendHeader(dst, f.Type, f.Name), f.Value, in)
 	}
 	a.skip(in.paths)
 	return append(dst, f.Raw...), nil
 }
 
-// skip counts the sets that do not fit. An unset below a scalar has nothing to
-// remove, which is no failure: the server accepts it as well.
+// skip counts the sets that do not fit. The server accepts an unset below a scalar, too.
 func (a *applier) skip(list []modPath) {
 	for i := range list {
 		if !list[i].unset {
@@ -231,9 +216,6 @@ func (a *applier) skip(list []modPath) {
 		}
 	}
 }
-
-// emptyDoc is {}.
-const emptyDoc = "\x05\x00\x00\x00\x00"
 
 // modCreate appends a field that the document does not have, with all objects
 // on the way. Missing parents are always objects, also before a number
@@ -245,15 +227,15 @@ func (a *applier) modCreate(dst, name []byte, in *place) ([]byte, error) {
 	if p := &in.paths[0]; len(p.path) < in.off {
 		return appendValue(dst, p.typ, name, p.val), nil
 	}
-	return a.modObject(appendHeader(dst, typeObject, name), []byte(emptyDoc), in)
+	return a.modObject(bsonraw.AppendHeader(dst, typeObject, name), []byte(bsonraw.EmptyDocument), in)
 }
 
 func anySet(list []modPath) bool {
 	return slices.ContainsFunc(list, func(m modPath) bool { return !m.unset })
 }
 
-// modArray applies paths to an array. Components that are not indexes are skipped. A set beyond
-// the end fills up with nulls (observed on 6.0.5).
+// modArray applies paths to an array. It skips components that are no index. A set beyond the end
+// fills up with nulls (observed on 6.0.5).
 func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	b, ok := bsonraw.Body(arr)
 	if !ok {
@@ -261,7 +243,7 @@ func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	}
 	var space [inlineEntries]entry
 	groups := a.sortIndexes(group(space[:0], in.paths, in.off), in.paths)
-	dst, at := openDoc(dst)
+	dst, at := bsonraw.OpenDocument(dst)
 	r := elements{dst: dst, rest: b}
 	var err error
 	for i := range groups {
@@ -278,7 +260,6 @@ func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	return a.finish(append(r.dst, r.rest...), at)
 }
 
-// sortIndexes drops the components that are no array index and sorts the rest.
 func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
 	keep := groups[:0]
 	for _, e := range groups {
@@ -294,4 +275,39 @@ func (a *applier) sortIndexes(groups []entry, list []modPath) []entry {
 		return i - j
 	})
 	return keep
+}
+
+// Sorted returns modifiers with their sets in the order in which a server applies them. A server
+// logs them so; a user's applyOps need not have them so. Since 5.0 (numeric) numbers among the
+// names sort by value. An invalid $v:1 update is returned unchanged.
+func Sorted(o bson.Raw, numeric bool) bson.Raw {
+	list, err := modPaths(nil, o)
+	if err != nil {
+		return o
+	}
+	order := func(a, b modPath) int {
+		return slices.CompareFunc(strings.Split(string(a.path), "."), strings.Split(string(b.path), "."),
+			func(x, y string) int {
+				if numeric && number([]byte(x)) && number([]byte(y)) && len(x) != len(y) {
+					return len(x) - len(y)
+				}
+				return strings.Compare(x, y)
+			})
+	}
+	if slices.IsSortedFunc(list, order) {
+		return o
+	}
+	slices.SortStableFunc(list, order)
+	out, at := bsonraw.OpenDocument(nil)
+	for _, name := range []string{"$set", "$unset"} {
+		var start int
+		out, start = openField(out, name)
+		for _, p := range list {
+			if p.unset == (name == "$unset") {
+				out = appendValue(out, p.typ, p.path, p.val)
+			}
+		}
+		out = closeOrDrop(out, start, name)
+	}
+	return bsonraw.CloseDocument(out, at)
 }

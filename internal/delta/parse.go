@@ -14,8 +14,8 @@ import (
 var (
 	// ErrMalformed: the bytes are no valid update, or no valid BSON.
 	ErrMalformed = errors.New("malformed update")
-	// ErrUnsupported: a valid update in a form that millrace does not know,
-	// such as the binary diffs (section b) of newer servers.
+	// ErrUnsupported: a valid update in an unknown form, such as the binary diffs (section b) of
+	// newer servers.
 	ErrUnsupported = errors.New("unsupported update format")
 	// ErrTooLarge: the resulting document would exceed the server's limit.
 	ErrTooLarge = errors.New("document too large")
@@ -24,11 +24,9 @@ var (
 var errBadUpdate = fmt.Errorf("%w: no valid BSON", ErrMalformed)
 
 const (
-	// maxDepth bounds recursion. The server's own limit for nested documents
-	// is 180 for users and 200 inside.
+	// maxDepth bounds recursion. The server nests documents up to 180 for users, 200 inside.
 	maxDepth = 200
-	// maxSize is the largest document that the server stores: 16 MiB for
-	// users and 16 KiB of headroom inside.
+	// maxSize is the server's largest document: 16 MiB for users, 16 KiB more inside.
 	maxSize = 16<<20 + 16<<10
 	// maxAhead bounds what ApplyAhead makes.
 	maxAhead = 8 * maxSize
@@ -52,16 +50,14 @@ const (
 // String names the kind for logs.
 func (k Kind) String() string { return [...]string{"invalid", "replacement", "modifiers", "diff"}[k] }
 
-// Delta is a parsed update, Modifiers or Diff. It is a view into the bytes
-// that it was parsed from and lives as long as they are unchanged. The zero
-// value is invalid.
+// Delta is a parsed update, Modifiers or Diff: a view into the bytes that it was parsed from. The
+// zero value is invalid.
 type Delta struct {
 	o    []byte // the whole `o`
 	at   int32  // Diff: where in it the diff document starts
 	kind Kind
 }
 
-// diff is the diff document of a Diff.
 func (d Delta) diff() []byte {
 	b := d.o[d.at:]
 	return b[:binary.LittleEndian.Uint32(b)]
@@ -70,7 +66,7 @@ func (d Delta) diff() []byte {
 // Kind returns Modifiers or Diff.
 func (d Delta) Kind() Kind { return d.kind }
 
-// In is the update as a view into a copy of its bytes, Raw.
+// In returns the update as a view into copied, a copy of Raw.
 func (d Delta) In(copied []byte) Delta {
 	d.o = copied
 	return d
@@ -120,7 +116,7 @@ func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 	return Delta{}, fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
 }
 
-// View is what ParseAs has made of the same form and bytes.
+// View returns what ParseAs made of the same form and bytes, without checks.
 func View(k Kind, o bson.Raw) Delta {
 	if k == Modifiers {
 		return Delta{kind: Modifiers, o: o}
@@ -129,7 +125,6 @@ func View(k Kind, o bson.Raw) Delta {
 	return d
 }
 
-// viewDiff finds the diff, unchecked.
 func viewDiff(o []byte) (Delta, bool) {
 	at := 4
 	for f := range bsonraw.Fields(o) {
@@ -152,25 +147,22 @@ func parseDiff(o []byte) (Delta, error) {
 	return d, nil
 }
 
-// isArrayDiff tells the two sorts of sub diff apart: only an array diff has a
-// section named "a", and it is the first.
-func isArrayDiff(diff []byte) bool {
+// IsArrayDiff tells the diff of an array from that of an object: its first section is "a".
+func IsArrayDiff(diff []byte) bool {
 	return len(diff) > 6 && diff[4] == typeBool && diff[5] == 'a' && diff[6] == 0
 }
 
-// checkDiff checks a sub diff of either sort.
 func checkDiff(diff []byte, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, maxDepth)
 	}
-	if isArrayDiff(diff) {
+	if IsArrayDiff(diff) {
 		return checkArrayDiff(diff, depth)
 	}
 	return checkObjectDiff(diff, depth)
 }
 
-// checkObjectDiff accepts what the server accepts: diffEntries, no field twice
-// (observed on 6.0.5, errors 4770503, 4728000).
+// checkObjectDiff accepts what the server accepts (observed on 6.0.5, errors 4770503, 4728000).
 func checkObjectDiff(diff []byte, depth int) error {
 	var space [inlineEntries]entry
 	list, err := diffEntries(space[:0], diff)
@@ -216,9 +208,8 @@ func sectionRank(f field) (int, error) {
 	return 0, fmt.Errorf("%w: unknown section %q", ErrMalformed, f.Name)
 }
 
-// checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It also refuses what harms a
-// 6.0.5 server: an index at or beyond l ends the server, descending indexes run it out of
-// memory.
+// checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It refuses what harms a 6.0.5
+// server: an index at or beyond l ends it, descending indexes run it out of memory.
 func checkArrayDiff(diff []byte, depth int) error {
 	arr, ok := openArrayDiff(diff)
 	if !ok {
@@ -246,14 +237,12 @@ func checkArrayDiff(diff []byte, depth int) error {
 	return nil
 }
 
-// arrayDiff is an opened array diff.
 type arrayDiff struct {
 	cut     bool // l is there
 	length  int
 	changes []byte
 }
 
-// openArrayDiff reads the header of an array diff.
 func openArrayDiff(diff []byte) (arrayDiff, bool) {
 	b, ok := bsonraw.Body(diff)
 	if !ok || len(b) == 0 {
@@ -273,21 +262,16 @@ func openArrayDiff(diff []byte) (arrayDiff, bool) {
 	if f.Type != typeInt32 { // the server takes no other number here
 		return arrayDiff{}, false
 	}
-	n := int(int32(binary.LittleEndian.Uint32(f.Value)))
-	if n < 0 || n > maxSize {
-		return arrayDiff{}, false
-	}
-	return arrayDiff{cut: true, length: n, changes: rest}, true
+	n, _ := f.Int()
+	return arrayDiff{cut: true, length: int(n), changes: rest}, n >= 0 && n <= maxSize
 }
 
-// change is one u<idx> or s<idx> of an array diff.
 type change struct {
 	idx int
 	sub bool
 	f   field
 }
 
-// nextChange cuts the first change off the body of an array diff.
 func nextChange(b []byte) (change, []byte, bool) {
 	f, rest, ok := bsonraw.Next(b)
 	if !ok || len(f.Name) < 2 || f.Name[0] != 'u' && f.Name[0] != 's' {

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
@@ -604,9 +605,9 @@ func checkStatements(t *testing.T, s *server, list []folded) {
 
 // guard decodes what AppendGuard writes.
 func guard(dl Delta) bson.D {
-	dst, at := openDoc(nil)
+	dst, at := bsonraw.OpenDocument(nil)
 	var out bson.D
-	if err := bson.Unmarshal(closeDoc(AppendGuard(dst, dl), at), &out); err != nil {
+	if err := bson.Unmarshal(bsonraw.CloseDocument(AppendGuard(dst, dl), at), &out); err != nil {
 		panic(err)
 	}
 	return out

@@ -13,20 +13,17 @@ type Form uint8
 
 // The forms of a statement.
 const (
-	// None means that there is no exact classic update. Either read the document, Apply and
-	// write it, or send Raw through applyOps to a server that knows $v:2. (Observed on 6.0.5:
-	// exact, also for results of Compose. 4.4.2 refuses it.)
+	// None: there is no exact classic update. Read the document, Apply, and write it. Or send Raw
+	// through applyOps, which 6.0.5 does exactly and 4.4.2 refuses.
 	//
-	// To write a complete document, mind two limits. A replacement by the update command
-	// refuses top-level names with a leading dollar (error 52). The applyOps command with op
-	// "u" and the document as o takes them. Both fill in empty timestamps (see
+	// A replacement by the update command refuses top-level names with a leading dollar (error 52).
+	// An applyOps "u" with the document as o takes them. Both fill in empty timestamps (see
 	// AppendTimestampRepair).
 	None Form = iota
 	// Classic: exact on every document on which the delta is valid.
 	Classic
-	// Guarded: exact if the document has, or has not, certain fields. Add
-	// AppendGuard's conditions to the query. If the statement then matches
-	// nothing, read, Apply and write.
+	// Guarded: exact if the document has, or has not, certain fields. Add AppendGuard's conditions to
+	// the query. If nothing matches, read, Apply and write.
 	Guarded
 )
 
@@ -37,36 +34,30 @@ func (f Form) String() string { return [...]string{"none", "classic", "guarded"}
 // d, byte for byte and in field order, on every document on which d is valid. With None, dst is
 // returned unchanged.
 //
-// A classic update cannot express the following changes, all observed on 6.0.5 servers.
+// A classic update cannot express the following changes, as 6.0.5 servers show.
 //
 //   - A field name with a dot, an empty one, or one with a leading dollar on
 //     the path: $set takes the dot for nesting and refuses the other two.
-//   - An i, unguarded. The server logs a pipeline that moves a field to the end
-//     as an i of the existing field, but $set changes it in place. The diff
-//     does not distinguish the two. Hence the form Guarded.
-//   - Several new fields in one (sub)document in another order than the server
-//     would create them. Servers from 5.0 on sort by bytes, but numbers by value.
-//     Servers up to 4.4 sort by bytes only ("10" before "9"). Names have to be in
-//     order by both rules. A name that starts with a digit but is no plain
-//     number counts as out of order beside others that start with a digit.
-//     The newer rule is no order there ("9" < "10" < "1a" < "9").
-//   - A u of several missing fields out of that order. Only diffs of time-series
-//     buckets hold it (control.min and max). It is Guarded, or None in an array,
-//     where a guard could hold for another place.
+//   - An i, unguarded. A server logs a field that a pipeline moved to the end as an
+//     i, but $set changes it in place. Hence the form Guarded.
+//   - Several new fields of one (sub)document in another order than the server
+//     creates them: by bytes, and from 5.0 on numbers by value. Names have to be in
+//     order by both rules. Beside other names that start with a digit, one that is
+//     no plain number is out of order, as "9" < "10" < "1a" < "9".
+//   - A u of several missing fields out of that order, as in diffs of time-series
+//     buckets (control.min and max). It is Guarded, or None in an array, where a
+//     guard could hold for another place.
 //   - l together with another change in the same array: $push with $slice and
 //     $set of an element conflict (error 40).
-//   - A diff that names a long path once and changes many fields below it. Each of
-//     them would be sent with the complete path.
-//   - A $v:1 update with sets out of that order: from Compose, or from a 4.4
-//     source with numbers in its names. If all of them are top-level fields, it
-//     is exact when these exist, and Guarded.
+//   - Many fields below one long path, which each of them would be sent with.
+//   - A $v:1 update with sets out of that order: from Compose, or from a 4.4 source
+//     with numbers in its names. It is Guarded if all are top-level fields.
 //
 // An i is never sent as a pipeline: a pipeline update of a document that has a field name twice
 // ends a 6.0.5 server (invariant failure).
 //
-// The statement does not skip a path that does not fit. On a document newer than the delta the
-// server may refuse the statement (28 PathNotViable, 2 BadValue for $push). Or it creates a
-// missing parent, which Apply does not. A later update removes that parent.
+// On a document newer than the delta, the server may refuse the statement (28 PathNotViable, 2
+// BadValue for $push), or create a missing parent, which a later update removes.
 func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	start := len(dst)
 	form := None
@@ -82,13 +73,11 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	return dst, form
 }
 
-// AppendGuard appends the conditions of a Guarded statement, as elements of a query document
-// that the caller has open. For each field that a Diff inserts the condition is {"path":
-// {$exists: false}}. For each field that it sets out of order, or that Modifiers set, it is
-// {"path": {$exists: true}}.
+// AppendGuard appends the conditions of a Guarded statement to an open query document. Fields that a
+// Diff inserts must not exist. Those that it sets out of order, or that Modifiers set, must.
 //
-// Paths through arrays may match more than the one place. So a guard can fail without need, but
-// cannot hold wrongly.
+// Paths through arrays may match at other places: a guard can fail without need, but not hold
+// wrongly.
 func AppendGuard(dst []byte, d Delta) []byte {
 	if d.kind == Modifiers {
 		return modGuard(dst, d.o)
@@ -107,7 +96,6 @@ func AppendGuard(dst []byte, d Delta) []byte {
 // pathSpace is how long a path may be without an allocation.
 const pathSpace = 128
 
-// The passes over a diff, one for each operator of the statement.
 const (
 	passSet = iota
 	passUnset
@@ -115,9 +103,8 @@ const (
 	passGuard
 )
 
-// stmtWriter walks a diff and writes what belongs to one pass. The path of the
-// current place is passed down, empty or with a dot at its end; kept in here,
-// it could not stay on the stack.
+// stmtWriter walks a diff and writes what belongs to one pass. The path of the current place is
+// passed down, so that it stays on the stack; it is empty or ends with a dot.
 type stmtWriter struct {
 	dst    []byte
 	limit  int // of dst
@@ -131,7 +118,7 @@ type stmtWriter struct {
 
 func diffStatement(dst, diff []byte) ([]byte, Form) {
 	w := stmtWriter{dst: dst, limit: len(dst) + mayTake + timesLonger*len(diff)}
-	w.dst, _ = openDoc(dst)
+	w.dst, _ = bsonraw.OpenDocument(dst)
 	at := len(dst)
 	if !w.operator("$set", passSet, diff) ||
 		w.unset && !w.operator("$unset", passUnset, diff) ||
@@ -141,14 +128,13 @@ func diffStatement(dst, diff []byte) ([]byte, Form) {
 	if len(w.dst) == at+4 { // nothing to change, and {} would replace
 		return dst, None
 	}
-	w.dst = closeDoc(w.dst, at)
+	w.dst = bsonraw.CloseDocument(w.dst, at)
 	if w.insert || w.loose {
 		return w.dst, Guarded
 	}
 	return w.dst, Classic
 }
 
-// operator writes one operator, or nothing if nothing belongs to it.
 func (w *stmtWriter) operator(name string, pass int, diff []byte) bool {
 	var at int
 	w.dst, at = openField(w.dst, name)
@@ -183,10 +169,10 @@ func (w *stmtWriter) section(path []byte, f field) bool {
 		if w.pass == passGuard {
 			return w.leaves(path, f.Value, typeObject, existsFalse)
 		}
-		w.insert = w.insert || len(f.Value) > len(emptyDoc)
+		w.insert = w.insert || len(f.Value) > len(bsonraw.EmptyDocument)
 		return w.pass != passSet || w.sets(path, f.Value, true)
 	case 'd':
-		w.unset = w.unset || len(f.Value) > len(emptyDoc)
+		w.unset = w.unset || len(f.Value) > len(bsonraw.EmptyDocument)
 		return w.pass != passUnset || w.leaves(path, f.Value, typeBool, "\x01")
 	}
 	return false
@@ -222,8 +208,8 @@ func (w *stmtWriter) sets(path, section []byte, ordered bool) bool {
 	return true
 }
 
-// A statement is given up when it becomes so many times longer than its diff,
-// and longer than mayTake: reading the document costs less then.
+// A statement is given up when it is longer than timesLonger its diff plus mayTake: to read the
+// document costs less.
 const (
 	timesLonger = 8
 	mayTake     = 16 << 10
@@ -233,8 +219,7 @@ func (w *stmtWriter) full(path []byte) bool {
 	return w.pass != passGuard && len(w.dst)+len(path) > w.limit
 }
 
-// sorted reports whether the elements of a section are in the order in which
-// every server creates them.
+// sorted reports whether a section's elements are in the order in which every server creates them.
 func sorted(section []byte) bool {
 	var last []byte
 	for f, ok := range bsonraw.Fields(section) {
@@ -246,10 +231,8 @@ func sorted(section []byte) bool {
 	return true
 }
 
-// existsFalse is {$exists: false}.
 const existsFalse = "\x0f\x00\x00\x00\x08$exists\x00\x00\x00"
 
-// leaves writes one value for each field of a section.
 func (w *stmtWriter) leaves(path, section []byte, typ bson.Type, value string) bool {
 	for f, ok := range bsonraw.Fields(section) {
 		if !ok || !plain(f.Name) || w.full(path) {
@@ -261,7 +244,6 @@ func (w *stmtWriter) leaves(path, section []byte, typ bson.Type, value string) b
 	return true
 }
 
-// leaf writes the header of an element with the full path as its name.
 func (w *stmtWriter) leaf(path []byte, typ bson.Type, name []byte) {
 	w.dst = append(w.dst, byte(typ))
 	w.dst = append(w.dst, path...)
@@ -269,10 +251,9 @@ func (w *stmtWriter) leaf(path []byte, typ bson.Type, name []byte) {
 	w.dst = append(w.dst, 0)
 }
 
-// sub goes down into a sub diff.
 func (w *stmtWriter) sub(path, name, diff []byte) bool {
 	path = append(path, name...)
-	if isArrayDiff(diff) {
+	if IsArrayDiff(diff) {
 		w.arrays++
 		ok := w.array(path, diff)
 		w.arrays--
@@ -321,18 +302,17 @@ func (w *stmtWriter) array(path, diff []byte) bool {
 	return true
 }
 
-// slice writes path: {$each: [], $slice: n}, which keeps the first n elements
-// and, for n = 0, none. It is no operation on an array that is shorter.
+// slice writes path: {$each: [], $slice: n}, which keeps the first n elements. It does nothing to
+// a shorter array.
 func (w *stmtWriter) slice(path []byte, n int) {
 	w.leaf(path, typeObject, nil)
 	var at int
-	w.dst, at = openDoc(w.dst)
+	w.dst, at = bsonraw.OpenDocument(w.dst)
 	w.dst = append(w.dst, "\x04$each\x00\x05\x00\x00\x00\x00\x10$slice\x00\x00\x00\x00\x00"...)
 	putInt32(w.dst[len(w.dst)-4:], n)
-	w.dst = closeDoc(w.dst, at)
+	w.dst = bsonraw.CloseDocument(w.dst, at)
 }
 
-// plain reports whether a classic update can name the field.
 func plain(name []byte) bool {
 	return len(name) > 0 && name[0] != '$' && bytes.IndexByte(name, '.') < 0
 }
@@ -353,4 +333,97 @@ func before(a, b []byte) bool {
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 // number reports whether a name is a number that is written in the one way.
-func number(s []byte) bool { return allDigits(s) && (s[0] != '0' || len(s) == 1) }
+func number(s []byte) bool { return bsonraw.IsIndex(s) && (s[0] != '0' || len(s) == 1) }
+
+func modStatement(dst, o []byte) ([]byte, Form) {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], o)
+	if err != nil {
+		return dst, None
+	}
+	form := modForm(list)
+	if form == None {
+		return dst, None
+	}
+	dst, at := bsonraw.OpenDocument(dst)
+	for f, ok := range bsonraw.Fields(o) {
+		if !ok {
+			return dst, None
+		}
+		// Servers before 5.0 refuse an empty $set.
+		if string(f.Name) != "$v" && len(f.Value) > len(bsonraw.EmptyDocument) {
+			dst = append(dst, f.Raw...)
+		}
+	}
+	if len(dst) == at+4 {
+		return dst, None
+	}
+	return bsonraw.CloseDocument(dst, at), form
+}
+
+// modForm returns None unless all paths are plain. It is Classic if the sets are in the order in which
+// every server creates fields, and Guarded if all are top-level fields, for which $exists is exact.
+func modForm(list []modPath) Form {
+	var last []byte
+	ordered, flat := true, true
+	for i := range list {
+		p := &list[i]
+		if !plainPath(p.path) {
+			return None
+		}
+		if p.unset {
+			continue
+		}
+		ordered = ordered && (last == nil || pathBefore(last, p.path))
+		flat = flat && bytes.IndexByte(p.path, '.') < 0
+		last = p.path
+	}
+	switch {
+	case len(list) == 0:
+		return None
+	case ordered:
+		return Classic
+	case flat:
+		return Guarded
+	}
+	return None
+}
+
+func plainPath(p []byte) bool {
+	for off := 0; off <= len(p); {
+		c, _ := component(p, off)
+		if len(c) == 0 || c[0] == '$' {
+			return false
+		}
+		off += len(c) + 1
+	}
+	return true
+}
+
+func pathBefore(a, b []byte) bool {
+	for off := 0; off < len(a) && off < len(b); {
+		c, _ := component(a, off)
+		d, _ := component(b, off)
+		if string(c) != string(d) {
+			return before(c, d)
+		}
+		off += len(c) + 1
+	}
+	return false // conflicting paths, which Parse refuses
+}
+
+const existsTrue = "\x0f\x00\x00\x00\x08$exists\x00\x01\x00"
+
+func modGuard(dst, o []byte) []byte {
+	var space [inlineEntries]modPath
+	list, err := modPaths(space[:0], o)
+	if err != nil || modForm(list) != Guarded {
+		return dst
+	}
+	for i := range list {
+		if !list[i].unset {
+			dst = append(bsonraw.AppendHeader(dst, typeObject, list[i].path), existsTrue...)
+		}
+	}
+	return dst
+}

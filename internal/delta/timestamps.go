@@ -7,19 +7,18 @@ import (
 )
 
 // AppendTimestampRepair appends an update, as an oplog `o` document, that restores the empty
-// timestamps of doc, Timestamp(0, 0), after doc was written completely. If doc has none, ok is
-// false and dst is unchanged.
+// timestamps of doc, Timestamp(0, 0), after a complete write. Without any, ok is false and dst is
+// unchanged.
 //
-// A server replaces them by its clock, in top-level fields other than _id, on insert, on
-// replacement, and on applyOps of both. It keeps them in $set, in pipelines and in an applyOps
-// diff. Observed on 4.4.2 and 6.0.5.
+// On insert, replacement, and applyOps of both, servers (4.4.2 and 6.0.5) replace them by their clock
+// in top-level fields other than _id. They keep them in $set, pipelines and diffs.
 func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
 	if !MayHoldEmptyTimestamp(doc) {
 		return dst, Delta{}, false
 	}
 	start := len(dst)
 	dst, at := openDiff(dst)
-	dst, diffAt := openDoc(dst)
+	dst, diffAt := bsonraw.OpenDocument(dst)
 	dst, section := openField(dst, "u")
 	for f, valid := range bsonraw.Fields(doc) {
 		if !valid {
@@ -32,18 +31,16 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 	if len(dst) == section+4 {
 		return dst[:start], Delta{}, false
 	}
-	dst = closeDoc(closeDoc(closeDoc(dst, section), diffAt), at)
+	dst = bsonraw.CloseDocument(bsonraw.CloseDocument(bsonraw.CloseDocument(dst, section), diffAt), at)
 	return dst, diffDelta(dst[start:]), true
 }
 
-// MayHoldEmptyTimestamp reports whether AppendTimestampRepair has to look at a document. Nearly
-// no document has as many consecutive zeros as the end of the field's name and its value. The
-// search for them costs a small part of walking the fields, while the document is in the
-// processor's caches.
+// MayHoldEmptyTimestamp reports whether AppendTimestampRepair has to look at a document: nearly
+// none has as many zeros in a row. The search costs a small part of walking the fields while the
+// document is in the processor's caches.
 func MayHoldEmptyTimestamp(doc bson.Raw) bool { return holdsZeros(doc, 9) }
 
-// holdsZeros reports n zero bytes in a row. Every n-th byte is looked at: a run
-// of them covers one of those.
+// holdsZeros reports n zero bytes in a row, by looking at every n-th byte.
 func holdsZeros(b []byte, n int) bool {
 	for i := n - 1; i < len(b); i += n {
 		if b[i] != 0 {

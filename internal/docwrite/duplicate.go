@@ -2,7 +2,6 @@ package docwrite
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -12,10 +11,10 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Duplicate is what a server says of a duplicate key.
+// Duplicate is a server's report of a duplicate key.
 type Duplicate struct {
-	Pattern bson.Raw // the index's keys
-	Value   bson.Raw // what collided
+	Pattern bson.Raw // of the index
+	Value   bson.Raw // the duplicate
 	// collated: text in Value is a sort key of the index's collation.
 	collated bool
 	message  string
@@ -32,7 +31,7 @@ func ParseDuplicate(raw bson.Raw) Duplicate {
 	return d
 }
 
-// Index is the name of the index as the server's message has it, or "".
+// Index is the name of the index in the server's message, or "".
 func (d Duplicate) Index() string {
 	_, rest, ok := strings.Cut(d.message, " index: ")
 	if !ok {
@@ -46,19 +45,19 @@ func (d Duplicate) Index() string {
 	return rest
 }
 
-// Holding asks for the documents of a target namespace that have a key.
+// Holding selects documents of a target namespace with a duplicate key.
 type Holding struct {
 	NS string
-	// Doc is a document that has the key: under a collation a server does not give
-	// the key in readable form. With a collation and without Doc, none are found.
+	// Doc is a document with the key, which servers do not return readable under a collation. With a
+	// collation and without Doc, none are found.
 	Doc []byte
-	// Spec is the index's specification where the target does not have it yet.
+	// Spec is the index's specification if the target does not have it yet.
 	Spec   bson.Raw
-	Except *bsonraw.ID // a document that does not count
+	Except *bsonraw.ID // a document to ignore
 	Most   int64
 }
 
-// Holders returns the documents that have the key.
+// Holders returns the documents with the key.
 func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]bson.Raw, error) {
 	if len(d.Pattern) == 0 || len(d.Value) == 0 {
 		return nil, nil
@@ -92,30 +91,18 @@ func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]
 	if c, ok := spec.Lookup("collation").DocumentOK(); ok {
 		collation = c
 	}
-	var out []bson.Raw
-	cur, err := c.Client.Database(db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: name},
-		{Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most},
-		{Key: "collation", Value: collation}})
-	if err == nil {
-		err = cur.All(ctx, &out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find what holds a key of %s: %w", h.NS, err)
-	}
-	return out, nil
+	return mongo.ReadAll[bson.Raw](ctx, "find what holds a key of %s", h.NS)(c.Client.Database(db).RunCommandCursor(ctx,
+		bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}},
+			{Key: "limit", Value: h.Most}, {Key: "collation", Value: collation}}))
 }
 
-// findIndex returns the unique index's specification, empty when there is none
-// of the name yet: one whose build failed.
+// findIndex returns the index's specification, empty if it is missing because its build failed.
 func findIndex(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate) (bson.Raw, error) {
 	db, name := mongo.SplitNS(ns)
-	var all []bson.Raw
-	cur, err := c.Client.Database(db).Collection(name).Indexes().List(ctx)
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
+	all, err := mongo.ReadAll[bson.Raw](ctx, "list indexes of %s", ns)(
+		c.Client.Database(db).Collection(name).Indexes().List(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("list indexes of %s: %w", ns, err)
+		return nil, err
 	}
 	for _, spec := range all {
 		if n, _ := spec.Lookup("name").StringValueOK(); n == d.Index() {
@@ -125,8 +112,7 @@ func findIndex(ctx context.Context, c *mongo.Cluster, ns string, d Duplicate) (b
 	return bson.Raw(bsoncore.NewDocumentBuilder().Build()), nil
 }
 
-// keyFilter matches documents that have the key. Equality also matches an
-// element of an array, as the index does.
+// keyFilter matches documents with the key. As in the index, equality also matches array elements.
 func keyFilter(d Duplicate, doc []byte) (bson.D, bool) {
 	filter := bson.D{}
 	elems, err := d.Value.Elements()
@@ -146,8 +132,7 @@ func keyFilter(d Duplicate, doc []byte) (bson.D, bool) {
 	return filter, len(filter) > 0
 }
 
-// plainValue is the value at a path without arrays in it; absent is null, as
-// in an index.
+// plainValue is the value at a path without arrays; absent is null, as in an index.
 func plainValue(doc []byte, path string) (bson.RawValue, bool) {
 	if len(doc) == 0 {
 		return bson.RawValue{}, false

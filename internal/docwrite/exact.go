@@ -12,22 +12,20 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Special says which special fields a document has: top-level fields that a
-// plain write does not store as they are (observed on 4.4 to 6.0).
+// Special are top-level fields that a plain write does not store unchanged (observed on 4.4 to 6.0).
 type Special struct {
-	// ZeroTimestamp: insert and replacement put the present time into it.
+	// ZeroTimestamp: insert and replacement set the present time.
 	ZeroTimestamp bool
-	// Dollar: a replacement takes a name that begins with a dollar for an operator.
+	// Dollar: a replacement takes a name with a leading dollar for an operator.
 	Dollar bool
 }
 
-// Plain reports a document without special fields: any write stores it.
+// Plain reports a document that any write stores.
 func (s Special) Plain() bool { return !s.ZeroTimestamp && !s.Dollar }
 
 var errMalformed = errors.New("malformed document: a field overruns it")
 
-// Inspect walks a document's top level. It also guards the target from
-// malformed documents.
+// Inspect finds special fields, and rejects malformed documents.
 func Inspect(doc []byte) (s Special, err error) {
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
@@ -43,11 +41,10 @@ func Inspect(doc []byte) (s Special, err error) {
 	return s, nil
 }
 
-// AppendInsert appends a statement of the update command that inserts a document unchanged,
-// with the shard key besides: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal:
-// doc}}], upsert: true}. A pipeline leaves zero timestamps and dollars alone. $nor makes the
-// query match nothing: it inserts or meets a duplicate. On an existing document, $replaceWith
-// with a duplicate field name crashes a 6.0 server.
+// AppendInsert appends a statement of update that inserts a document unchanged, with the shard key
+// besides: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal: doc}}], upsert: true}. A
+// pipeline keeps zero timestamps and dollars. $nor matches nothing, so it inserts or meets a
+// duplicate: on an existing document, $replaceWith with a duplicate field name crashes a 6.0 server.
 func (k Key) AppendInsert(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
@@ -66,8 +63,8 @@ func (k Key) AppendInsert(dst, doc []byte) []byte {
 	return k.endUpsert(dst, i)
 }
 
-// AppendReplacement appends {q: {_id: {$eq: id}}, u: doc, upsert: true}, for a
-// document without special fields, with the shard key besides.
+// AppendReplacement appends {q: {_id: {$eq: id}}, u: doc, upsert: true}, with the shard key besides,
+// for a document without special fields.
 func (k Key) AppendReplacement(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
@@ -83,8 +80,8 @@ func (k Key) endUpsert(dst []byte, i int32) []byte {
 	return dst
 }
 
-// AppendDelete appends a statement that deletes the document with the _id of doc, or with one
-// that is equal to it under the collection's collation.
+// AppendDelete appends a statement that deletes the document with the _id of doc, or with an equal one
+// under the collection's collation.
 func AppendDelete(dst, doc []byte) []byte { return appendDelete(dst, bsonraw.IDOf(doc)) }
 
 func appendDelete(dst []byte, id bsonraw.ID) []byte {
@@ -95,15 +92,14 @@ func appendDelete(dst []byte, id bsonraw.ID) []byte {
 	return dst
 }
 
-// Delete is a command of what AppendDelete appends.
+// Delete returns the command of AppendDelete.
 func Delete(coll string, id bsonraw.ID) bson.D {
 	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.Raw(appendDelete(nil, id))}}}
 }
 
-// Insert is a command that inserts a document as it is, whatever the target's
-// validator says. What exists has to be deleted before: after Delete, in one
-// transaction where a crash in between would show, it replaces documents that no
-// replacement can write.
+// Insert returns a command that inserts a document unchanged, whatever the target's validator. After
+// Delete, in one transaction if a crash in between matters, it replaces documents that no replacement
+// can write.
 func (k Key) Insert(coll string, doc []byte) bson.D {
 	cmd := bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.Raw(doc)}}}
 	if s, _ := Inspect(doc); s.ZeroTimestamp {
@@ -112,8 +108,8 @@ func (k Key) Insert(coll string, doc []byte) bson.D {
 	return append(cmd, bson.E{Key: "bypassDocumentValidation", Value: true})
 }
 
-// Run runs a write command on a database, in the transaction of ctx if there is
-// one. What the server says of a document is a wire.WriteError.
+// Run runs a write command, in the transaction of ctx, if any. The server's error about a document is
+// a wire.WriteError.
 func Run(ctx context.Context, db *driver.Database, cmd bson.D) error {
 	err := db.RunCommand(ctx, cmd).Err()
 	if e, ok := Answer(err); ok && Of(e).OfDocument() {

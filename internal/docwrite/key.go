@@ -1,32 +1,34 @@
 package docwrite
 
 import (
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// Key is what of a collection's shard key the statements of its documents have to
-// say besides the _id. The zero Key says nothing: the collection is not sharded, or
-// by _id alone.
+// Key is what statements have to contain of a collection's shard key besides the _id. The zero Key is
+// for collections that are not sharded, or by _id alone.
 //
-// Each shard keeps _ids unique by itself alone. So whoever writes a whole document
-// makes sure that no other shard has it.
+// Each shard keeps only its own _ids unique, so a writer of a complete document ensures that no other
+// shard has it.
 type Key struct {
-	paths []string
-	// simple: the collection has a collation, under which text has no place of its
-	// own: statements ask for the simple one.
+	paths  []string
+	fields [][]string // the top-level field of each
+	// simple: statements need the simple collation, as the collection has another one.
 	simple bool
 }
 
-// KeyOf is the Key of a collection that is sharded by a pattern, nil if it is not.
+// KeyOf returns the Key of a collection with a shard key pattern, nil for none.
 func KeyOf(pattern bson.Raw, collated bool) (k Key) {
 	for _, f := range shardkey.Parse(pattern) {
-		k.paths = append(k.paths, f.Path)
+		top, _, _ := strings.Cut(f.Path, ".")
+		k.paths, k.fields = append(k.paths, f.Path), append(k.fields, []string{top})
 	}
 	if len(k.paths) == 1 && k.paths[0] == "_id" && !collated {
 		return Key{}
@@ -35,22 +37,14 @@ func KeyOf(pattern bson.Raw, collated bool) (k Key) {
 	return k
 }
 
-// IsZero reports that _id is enough.
+// IsZero reports that the _id suffices.
 func (k Key) IsZero() bool { return len(k.paths) == 0 }
 
-// Touched reports that one of the key's fields may change with a top-level field of
-// which touches says that it changes.
-func (k Key) Touched(touches func(field string) bool) bool {
-	for _, p := range k.paths {
-		name, _, _ := strings.Cut(p, ".")
-		if touches(name) {
-			return true
-		}
-	}
-	return false
+// Touched reports that an update may change a field of the key.
+func (k Key) Touched(d delta.Delta) bool {
+	return slices.ContainsFunc(k.fields, func(field []string) bool { return d.Touches(field...) })
 }
 
-// value is a document's at a path; what is missing counts as null.
 func value(doc []byte, path string) bsoncore.Value {
 	v, _ := shardkey.Lookup(doc, path)
 	if v.Type == 0 {
@@ -59,14 +53,12 @@ func value(doc []byte, path string) bsoncore.Value {
 	return bsonraw.FromRaw(v)
 }
 
-// known is a value of what Of gave.
 func known(documentKey []byte, path string) (bsoncore.Value, bool) {
 	e, ok := bsonraw.Field(documentKey, path)
 	return bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}, ok
 }
 
-// appendEqual appends path: {$eq: v}, for a server takes an _id that is an object
-// with a dollar for an operator.
+// appendEqual appends path: {$eq: v}, as a server takes an object with a dollar for an operator.
 func appendEqual(dst []byte, path string, v bsoncore.Value) []byte {
 	i, dst := bsoncore.AppendDocumentElementStart(dst, path)
 	dst = bsoncore.AppendValueElement(dst, "$eq", v)
@@ -74,7 +66,7 @@ func appendEqual(dst []byte, path string, v bsoncore.Value) []byte {
 	return dst
 }
 
-// AppendEquals appends to a query that has the _id where a document belongs.
+// AppendEquals appends the key of a document to a query that has the _id.
 func (k Key) AppendEquals(dst, doc []byte) []byte {
 	for _, p := range k.paths {
 		if p != "_id" {
@@ -84,7 +76,7 @@ func (k Key) AppendEquals(dst, doc []byte) []byte {
 	return dst
 }
 
-// AppendCollation appends the collation of a statement, if it needs one.
+// AppendCollation appends the collation of a statement, if necessary.
 func (k Key) AppendCollation(dst []byte) []byte {
 	if !k.simple {
 		return dst
@@ -94,8 +86,8 @@ func (k Key) AppendCollation(dst []byte) []byte {
 	return dst
 }
 
-// Of is the document with the fields of the key that a document key of an oplog entry
-// tells, whose names are dotted; nil when it does not tell all.
+// Of returns the document key of an oplog entry, with dotted names, if it has all fields of the key,
+// else nil.
 func (k Key) Of(documentKey []byte) []byte {
 	if len(k.paths) == 0 || len(documentKey) == 0 {
 		return nil
@@ -108,7 +100,7 @@ func (k Key) Of(documentKey []byte) []byte {
 	return documentKey
 }
 
-// AppendKnown is AppendEquals for what Of gave.
+// AppendKnown is AppendEquals for a result of Of.
 func (k Key) AppendKnown(dst, at []byte) []byte {
 	for _, p := range k.paths {
 		if v, ok := known(at, p); ok && p != "_id" {
@@ -118,7 +110,7 @@ func (k Key) AppendKnown(dst, at []byte) []byte {
 	return dst
 }
 
-// Stays reports that a document belongs where what Of gave says that it is.
+// Stays reports that a document belongs where the result of Of says.
 func (k Key) Stays(at, doc []byte) bool {
 	for _, p := range k.paths {
 		if v, ok := known(at, p); !ok || !v.Equal(value(doc, p)) {
@@ -128,7 +120,7 @@ func (k Key) Stays(at, doc []byte) bool {
 	return len(at) > 0
 }
 
-// Same reports that what Of gave twice is one place.
+// Same reports two equal results of Of.
 func (k Key) Same(at, other []byte) bool {
 	for _, p := range k.paths {
 		a, ok1 := known(at, p)
@@ -140,7 +132,7 @@ func (k Key) Same(at, other []byte) bool {
 	return true
 }
 
-// At is where a document is, or belongs, in the form in which Of gives it.
+// At returns the key of a document, like Of.
 func (k Key) At(doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(nil)
 	for _, p := range k.paths {
@@ -150,7 +142,7 @@ func (k Key) At(doc []byte) []byte {
 	return dst
 }
 
-// Fields is a projection to what At needs.
+// Fields is the projection for At.
 func (k Key) Fields() bson.D {
 	d := bson.D{}
 	for _, p := range k.paths {
@@ -161,8 +153,7 @@ func (k Key) Fields() bson.D {
 	return append(d, bson.E{Key: "_id", Value: 1})
 }
 
-// AppendElsewhere appends a statement of the delete command that deletes all documents
-// with the _id of doc, but for the one that has its key.
+// AppendElsewhere appends a statement of delete for all documents with the _id of doc and another key.
 func (k Key) AppendElsewhere(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")

@@ -12,31 +12,28 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Meaning is what a server's error about one write means.
+// Meaning classifies a server's error about one write.
 type Meaning uint8
 
 // The meanings.
 const (
-	// Fatal is about the command, the user or the server. It ends the job.
+	// Fatal concerns the command, the user or the server, and ends the job.
 	Fatal Meaning = iota
-	// Interrupted passes by itself: an election, a full disk (mongo.Interrupted).
+	// Interrupted is temporary: an election, a full disk (mongo.Interrupted).
 	Interrupted
 	// NoDelete: servers up to 5.0 delete nothing from capped collections.
 	NoDelete
 	// DuplicateID: the target has a document with the _id.
 	DuplicateID
-	// DuplicateKey: another document holds a key of a unique index, which
-	// ParseDuplicate reads.
+	// DuplicateKey: another document has a key of a unique index (see ParseDuplicate).
 	DuplicateKey
-	// OtherID: the document with the _id has it in other bytes, which are the same
-	// for the server; no update changes them.
+	// OtherID: the document has an _id in other bytes that the server takes as equal; no update changes
+	// them.
 	OtherID
-	// Misfit: an update does not fit the document it met, or cannot be written as a
-	// classic update. To read the document and compute the result here decides
-	// which. A whole document is refused.
+	// Misfit: an update does not fit the document, or is no classic update. Read the document and apply
+	// the update here. A complete document is refused.
 	Misfit
-	// Refused: the server does not store the document, or not with the indexes
-	// that it has: names, depth, size, values that cannot be indexed.
+	// Refused: the server, or an index, does not store the document: names, depth, size, values.
 	Refused
 )
 
@@ -47,8 +44,7 @@ const (
 	codeImmutableField   = 66
 )
 
-// Of reports what a write error means. Codes of the server's or the user's state
-// are never about the document.
+// Of classifies a write error. Codes of the server's or the user's state never concern the document.
 func Of(e wire.WriteError) Meaning {
 	if mongo.Classify(e) == mongo.ClassRetry {
 		return Interrupted
@@ -79,14 +75,11 @@ func Of(e wire.WriteError) Meaning {
 	return Fatal
 }
 
-// OfDocument reports that the target does not take the document for what it is,
-// or for what the target holds; other errors are about the server or the command.
+// OfDocument reports an error about the document, or what the target holds.
 func (m Meaning) OfDocument() bool { return m >= DuplicateID }
 
-// Unclear reports an error that may be that of a duplicate _id without saying so:
-// whether the target has the _id has to be looked up. A 6.0 server stumbles over
-// naming an _id of a clustered collection that is NaN, infinite, very large or
-// very small.
+// Unclear reports an error that may be a duplicate _id: look up the _id. A 6.0 server fails to name an
+// _id of a clustered collection that is NaN, infinite, very large or very small.
 func Unclear(e wire.WriteError) bool {
 	if strings.HasPrefix(e.Message, "KeyString format error") {
 		return true
@@ -95,8 +88,7 @@ func Unclear(e wire.WriteError) bool {
 	return e.Code == mongo.CodeDuplicateKey && err != nil
 }
 
-// AsDuplicateID makes an Unclear error that of a duplicate _id, when the target
-// has the _id. The message stays the server's.
+// AsDuplicateID turns an Unclear error into that of a duplicate _id, with the server's message.
 func AsDuplicateID(e wire.WriteError) wire.WriteError {
 	e.Code = mongo.CodeDuplicateKey
 	key := bsoncore.NewDocumentBuilder().AppendInt32("_id", 1).Build()
@@ -127,7 +119,7 @@ func Answer(err error) (e wire.WriteError, ok bool) {
 	return e, false
 }
 
-// Hint is what an operator can do about a document that is refused, or "".
+// Hint is what an operator can do about a refused document, or "".
 func Hint(e wire.WriteError) string {
 	switch m := Of(e); {
 	case m == DuplicateKey || m == DuplicateID:
@@ -141,6 +133,6 @@ func Hint(e wire.WriteError) string {
 	return ""
 }
 
-// HintRefused belongs to a document that the target does not store.
+// HintRefused is for a document that the target does not store.
 const HintRefused = "the target's indexes or version do not take the document: change the index, " +
 	"or go on without it with --on-conflict skip"

@@ -13,40 +13,39 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Limits of one write command (MongoDB manual, "Limits and Thresholds"). They are 100,000
-// operations, 48,000,000 bytes a message, and 16 MB a document, which a statement may exceed by
-// 16 KB.
+// Limits of one write command (MongoDB manual, "Limits and Thresholds"). A statement may exceed the 16
+// MB of a document by 16 KB.
 const (
 	maxCommandOps   = 100_000
 	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
 	maxMessageBytes = 48_000_000
 
-	// MaxStatement is the size of the largest statement that servers take, in bytes.
+	// MaxStatement is the size of the largest statement in bytes.
 	MaxStatement = 16<<20 + 15<<10
 )
 
-// Line is the way to the target. It serves one goroutine.
+// Line is the connection to the target, for one goroutine.
 type Line interface {
-	// RoundTrip sends a message, whose command has the name, and returns the reply.
+	// RoundTrip sends a message with the command name, and returns the reply.
 	RoundTrip(ctx context.Context, name string, m *wire.Message) (bsoncore.Document, error)
-	// SameTerm takes the election term of an answer, -1 for an unknown one. It fails when that
-	// is not the term of the attempt.
+	// SameTerm takes the election term of an answer, -1 for an unknown one, and fails if it is not that
+	// of the attempt.
 	SameTerm(term int64) error
 }
 
-// Sender sends write commands over a line. It is for one goroutine.
+// Sender sends write commands over a line, for one goroutine.
 type Sender struct {
 	Line    Line
-	Concern bsoncore.Document // of data. Where that is {w: 1}, a checkpoint makes it durable
+	Concern bsoncore.Document // of data; after {w: 1}, a checkpoint makes it durable
 	Msg     wire.Message      // under construction, or the last one
 	body    []byte
 }
 
-// Command is a write command on a collection: an insert, update or delete.
+// Command is an insert, update or delete on a collection.
 type Command struct {
 	Name, DB, Coll string
 	Ordered        bool
-	Txn            []byte // the fields that put it into a transaction, nil for none
+	Txn            []byte // fields of a transaction, nil for none
 }
 
 // Elements are the statements or documents of a command.
@@ -56,8 +55,8 @@ type Elements struct {
 	Append func(dst []byte, i int) []byte
 }
 
-// Fitting returns how many of the elements from one on, at least that one, are no more than
-// most and no larger than limit bytes together, and their size, roughly.
+// Fitting returns how many elements from one on, at least that one, are at most most and limit bytes
+// together, and their approximate size.
 func (e Elements) Fitting(from, most, limit int) (n, size int) {
 	for i := from; i < min(e.N, from+most); i++ {
 		s := e.Size(i)
@@ -82,7 +81,7 @@ func (s *Sender) Begin(c Command) {
 		sequence = "updates"
 	}
 	if c.Name != "delete" {
-		// What the source accepted belongs on the target, whatever its validator says.
+		// what the source accepted belongs on the target, whatever its validator says
 		body = bsoncore.AppendBooleanElement(body, "bypassDocumentValidation", true)
 	}
 	if c.Txn == nil {
@@ -92,14 +91,13 @@ func (s *Sender) Begin(c Command) {
 	s.Msg.StartSequence(sequence)
 }
 
-// begin puts a command's body, which is not ended, into the message.
 func (s *Sender) begin(db string, body []byte) {
 	s.body, _ = bsoncore.AppendDocumentEnd(body, 0)
 	s.Msg.Reset(db, s.body, false)
 }
 
-// Frame puts a command into the message, with as many elements as it takes from the one at
-// from on, and returns how many those are.
+// Frame puts a command with as many elements as fit, starting at from, into the message, and returns
+// how many.
 func (s *Sender) Frame(c Command, e Elements, from int) int {
 	s.Begin(c)
 	n, size := e.Fitting(from, maxCommandOps, maxCommandBytes)
@@ -115,8 +113,8 @@ func (s *Sender) Frame(c Command, e Elements, from int) int {
 	return n
 }
 
-// Send sends a command in as many messages as its elements need. An ordered one ends with its
-// first error. The indexes of errors are those of the elements.
+// Send sends a command in as many messages as necessary. An ordered one ends with its first error. The
+// indexes of errors are those of the elements.
 func (s *Sender) Send(ctx context.Context, c Command, e Elements) (total wire.WriteResult, err error) {
 	total.Term = -1
 	for from := 0; from < e.N && !(c.Ordered && len(total.Errors) > 0); {
@@ -135,8 +133,7 @@ func (s *Sender) Send(ctx context.Context, c Command, e Elements) (total wire.Wr
 	return total, nil
 }
 
-// RoundTrip sends the message and reads the answer. What has interrupted the writes is an
-// error.
+// RoundTrip sends the message and reads the answer. Interrupted writes are an error.
 func (s *Sender) RoundTrip(ctx context.Context, name string) (wire.WriteResult, error) {
 	res := wire.WriteResult{Term: -1}
 	reply, err := s.Line.RoundTrip(ctx, name, &s.Msg)
@@ -144,8 +141,7 @@ func (s *Sender) RoundTrip(ctx context.Context, name string) (wire.WriteResult, 
 		res = wire.ParseWriteResult(reply)
 		err = mongo.Interrupted(res)
 	}
-	// Before anything is concluded from the answer. What a command did before it
-	// failed needs a proof too.
+	// Check the term first: the effects of a failed command need it, too.
 	if err == nil || Answered(err) {
 		err = cmp.Or(err, s.Line.SameTerm(res.Term))
 	}
@@ -166,8 +162,7 @@ func (s *Sender) EndTransaction(ctx context.Context, how string, txn []byte) err
 	return err
 }
 
-// Answered reports an error that the server has answered with, or that millrace has drawn
-// from its answer, over a connection that still works.
+// Answered reports an error that comes from the server's answer, over a working connection.
 func Answered(err error) bool {
 	var own *mongo.Retryable
 	var we wire.WriteError
@@ -175,8 +170,8 @@ func Answered(err error) bool {
 	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
 }
 
-// FindDuplicates makes errors of inserts that are Unclear those of a duplicate _id where the
-// target has the _id. has answers for the insert with an index.
+// FindDuplicates turns Unclear errors of inserts into those of a duplicate _id where the target has
+// it, which has returns for the index of an insert.
 func FindDuplicates(failed []wire.WriteError, has func(i int) (bool, error)) error {
 	for i, e := range failed {
 		if !Unclear(e) {

@@ -1,7 +1,6 @@
-// Package expiry determines which documents of a collection have expired at a time: as a
-// condition that a server evaluates, and for a single document. It reads the expiry from the
-// options and indexes of a collection, and defines the stand-in for a deferred expiry. It is
-// pure: other packages read and change collections.
+// Package expiry determines which documents of a collection have expired at a time, as a condition
+// for a server and for a single document. It reads the expiry from options and indexes, and defines
+// the stand-in for a deferred expiry. Other packages read and change collections.
 package expiry
 
 import (
@@ -16,24 +15,23 @@ import (
 	"github.com/millrace/millrace/internal/query"
 )
 
-// Slack is how much later than the time of a deletion counts as expired, in milliseconds. A
-// server stamps its oplog with a clock that may be a little behind the one by which it finds
-// expired documents.
+// Slack is how much later than a deletion counts as expired, in milliseconds. The clock in a server's
+// oplog may be behind the one by which it finds expired documents.
 const Slack = 1000
 
-// Setting is how documents expire by one index, or by the _id of a clustered collection.
+// Setting is the expiry by one index, or by the _id of a clustered collection.
 type Setting struct {
-	Field   string // holds a date, or an array of which the earliest counts
+	Field   string // a date, or an array whose earliest counts
 	Seconds int64  // after it
 	Only    bson.Raw
-	// Collated says that Only compares text under a collation.
+	// Collated: Only compares text under a collation.
 	Collated bool
 }
 
-// Settings are those of a collection: by which of them a document expires is no matter.
+// Settings are the expiries of a collection.
 type Settings []Setting
 
-// Check fails for conditions of partial indexes that cannot be evaluated here as servers do.
+// Check fails for conditions of partial indexes that cannot be evaluated as servers do.
 func (s Settings) Check(collated bool) error {
 	for _, one := range s {
 		if one.Only == nil {
@@ -51,8 +49,8 @@ func (s Settings) Check(collated bool) error {
 	return nil
 }
 
-// AppendLive appends to a filter the element by which it matches only what was not expired
-// at a time, in milliseconds since 1970. There must be a setting.
+// AppendLive appends an element to a filter that then matches only documents not expired at a time, in
+// milliseconds since 1970. Settings must not be empty.
 func (s Settings) AppendLive(dst []byte, at int64) []byte { return s.append(dst, "$nor", at) }
 
 func (s Settings) append(dst []byte, operator string, at int64) []byte {
@@ -64,8 +62,7 @@ func (s Settings) append(dst []byte, operator string, at int64) []byte {
 	return dst
 }
 
-// expired is the filter of what has expired by a setting. Dates are compared with dates
-// alone.
+// expired is the filter of expired documents. Dates are compared with dates only.
 func (one Setting) expired(at int64) bsoncore.Document {
 	until := at + Slack - min(one.Seconds, math.MaxInt32)*1000
 	date := bsoncore.NewDocumentBuilder().AppendDateTime("$lte", until).Build()
@@ -78,8 +75,7 @@ func (one Setting) expired(at int64) bsoncore.Document {
 			AppendDocument(bsoncore.Document(one.Only)).Build()).Build()
 }
 
-// Expired reports a document that had expired at a time, in milliseconds since 1970. The
-// settings were checked.
+// Expired reports a document that had expired at a time, in milliseconds since 1970. Check first.
 func (s Settings) Expired(doc bson.Raw, at int64) bool {
 	if len(s) == 0 {
 		return false
@@ -93,7 +89,7 @@ func (s Settings) Expired(doc bson.Raw, at int64) bool {
 	return err == nil && q.Match(doc)
 }
 
-// String says it for people.
+// String is for people.
 func (s Settings) String() string {
 	var out []string
 	for _, one := range s {

@@ -6,11 +6,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Option names the expiry in the options of a collection, and in the specification of an index.
+// Option is the name of the expiry in options and index specifications.
 const Option = "expireAfterSeconds"
 
-// Seconds reads an expiry the way current servers do: fractions are cut off,
-// not-a-number stands for the largest value. It is false for what is no number, as "off".
+// Seconds reads an expiry as current servers do: truncated, NaN is the largest value. It is false for
+// what is no number, such as "off".
 func Seconds(v bson.RawValue) (int64, bool) {
 	switch v.Type {
 	case bson.TypeInt32:
@@ -32,7 +32,7 @@ func Seconds(v bson.RawValue) (int64, bool) {
 	return 0, false
 }
 
-// Of is how documents expire by the options of a collection and the specifications of its indexes.
+// Of returns the expiries by a collection's options and index specifications.
 func Of(options bson.Raw, indexes ...bson.Raw) (s Settings) {
 	if v, err := options.LookupErr(Option); err == nil {
 		s = s.With(v, nil)
@@ -45,8 +45,7 @@ func Of(options bson.Raw, indexes ...bson.Raw) (s Settings) {
 	return s
 }
 
-// With adds how documents expire by an index, or without one by the _id. By some indexes
-// nothing expires.
+// With adds the expiry by an index, or without one by the _id. Some indexes expire nothing.
 func (s Settings) With(after bson.RawValue, spec bson.Raw) Settings {
 	n, ok := Seconds(after)
 	if !ok {
@@ -71,7 +70,7 @@ func (s Settings) With(after bson.RawValue, spec bson.Raw) Settings {
 	return append(s, one)
 }
 
-// datesOf is the field by which an index expires documents: the only one, in an order.
+// datesOf is the only, ordered field of an index, by which it expires documents.
 func datesOf(spec bson.Raw) (field string, ok bool) {
 	key, _ := spec.Lookup("key").DocumentOK()
 	fields, _ := key.Elements()
@@ -82,32 +81,29 @@ func datesOf(spec bson.Raw) (field string, ok bool) {
 	return fields[0].Key(), kind == ""
 }
 
-// leastStandIn is from where on an expiry counts as one that stands in for another, in seconds.
 const leastStandIn = 1_600_000_000
 
-// StandIn replaces the expiry of an index until it is restored, in seconds, on servers before
-// 5.1. Their collMod cannot add an expiry later. The value is larger than any in use, but does
-// not reach beyond 1970, which those servers refuse. It is the same at every attempt.
+// StandIn replaces the expiry of an index until it is restored, in seconds, on servers before 5.1, whose
+// collMod cannot add one. It is larger than any in use, but not before 1970, which they refuse.
 func StandIn(seconds int64) int64 { return max(seconds, leastStandIn) }
 
-// StandsIn reports an expiry that stands in for another.
+// StandsIn reports a stand-in.
 func StandsIn(v bson.RawValue) bool {
 	n, ok := Seconds(v)
 	return ok && n >= leastStandIn
 }
 
-// Deferral is the expiry of a collection, or of one of its indexes, that is deferred.
+// Deferral is a deferred expiry of a collection, or of one of its indexes.
 type Deferral struct {
-	Index string // its name; "" is the collection itself
+	Index string // "" for the collection
 	Was   bson.RawValue
 	Spec  bson.Raw // of the index
 	// StandIn is the expiry until Was is restored: seconds, or "off".
 	StandIn any
 }
 
-// Deferrals are the expiries of a collection with options, and of indexes of these
-// specifications. Those that are deferred already, and those of a capped collection, by which
-// nothing expires, are none. late says that collMod can give any index an expiry later.
+// Deferrals returns the expiries to defer, by options and index specifications. It ignores stand-ins,
+// and those of a capped collection, which expire nothing. late: collMod can add an expiry to any index.
 func Deferrals(options bson.Raw, capped, late bool, indexes ...bson.Raw) (out []Deferral) {
 	if v, err := options.LookupErr(Option); err == nil {
 		out = append(out, Deferral{Was: v, StandIn: "off"})

@@ -8,27 +8,25 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Apply appends the mapped document. An error is a *Misfit, or the document is no
-// valid BSON; what is appended then is of no use.
+// Apply appends the mapped document. An error is a *Misfit, or reports invalid BSON; what was
+// appended then is useless.
 func (m *Map) Apply(dst []byte, doc bson.Raw, meta Meta) ([]byte, error) {
 	w := writer{doc: doc, meta: meta}
 	return w.document(dst, doc, m.root, 0)
 }
 
-// writer maps one document.
 type writer struct {
 	doc  []byte
 	meta Meta
 }
 
-// document writes a document as a node has it. What passes as it is is copied in
-// stretches.
+// document writes a document by a node's rules. What passes unchanged is copied in stretches.
 func (w *writer) document(dst, doc []byte, n *node, depth int) ([]byte, error) {
 	rest, ok := bsonraw.Body(doc)
 	if !ok || depth > bsonraw.MaxDepth {
 		return nil, errBadDocument
 	}
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	var err error
 	if len(n.outs) > 0 {
 		if dst, rest, err = w.first(dst, doc, rest, n); err != nil {
@@ -49,7 +47,7 @@ func (w *writer) document(dst, doc []byte, n *node, depth int) ([]byte, error) {
 		if c := n.find(rest[1 : z+1]); c != nil || n.only {
 			dst = append(dst, passed[:len(passed)-len(rest)]...)
 			if c != nil {
-				if dst, err = w.field(dst, value{bson.Type(rest[0]), rest[z+2 : z+2+size]}, c, depth); err != nil {
+				if dst, err = w.field(dst, value{Type: bson.Type(rest[0]), Value: rest[z+2 : z+2+size]}, c, depth); err != nil {
 					return nil, err
 				}
 			}
@@ -57,10 +55,9 @@ func (w *writer) document(dst, doc []byte, n *node, depth int) ([]byte, error) {
 		}
 		rest = next
 	}
-	return closeDocument(append(dst, passed...), start), nil
+	return bsonraw.CloseDocument(append(dst, passed...), start), nil
 }
 
-// first writes the _id that stands first, and the outputs behind it.
 func (w *writer) first(dst, doc, rest []byte, n *node) ([]byte, []byte, error) {
 	if n.root {
 		if e, next, ok := bsonraw.Next(rest); ok && string(e.Name) == "_id" {
@@ -81,13 +78,12 @@ func (w *writer) first(dst, doc, rest []byte, n *node) ([]byte, []byte, error) {
 	return dst, rest, nil
 }
 
-// output writes a field that does not stand in place, or nothing.
 func (w *writer) output(dst []byte, o *outNode) ([]byte, error) {
 	if o.made != nil {
 		return w.make(dst, o.name, o.made)
 	}
 	at := len(dst)
-	dst, start := openDocument(appendHeader(dst, bson.TypeEmbeddedDocument, o.name))
+	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, bson.TypeEmbeddedDocument, o.name))
 	empty := len(dst)
 	var err error
 	for _, in := range o.inner {
@@ -98,16 +94,15 @@ func (w *writer) output(dst []byte, o *outNode) ([]byte, error) {
 	if len(dst) == empty {
 		return dst[:at], nil
 	}
-	return closeDocument(dst, start), nil
+	return bsonraw.CloseDocument(dst, start), nil
 }
 
-// field writes what becomes of a field in place.
 func (w *writer) field(dst []byte, v value, c *node, depth int) ([]byte, error) {
 	if c.gone {
 		return dst, nil
 	}
 	at := len(dst)
-	dst = appendHeader(dst, v.typ, c.as)
+	dst = bsonraw.AppendHeader(dst, v.Type, c.as)
 	dst, typ, err := w.value(dst, v, c, depth)
 	if err != nil {
 		return nil, err
@@ -119,59 +114,55 @@ func (w *writer) field(dst []byte, v value, c *node, depth int) ([]byte, error) 
 	return dst, nil
 }
 
-// none is the type of what is not there.
 const none bson.Type = 0
 
-// value writes what becomes of a value, and says its type.
 func (w *writer) value(dst []byte, v value, n *node, depth int) ([]byte, bson.Type, error) {
 	var err error
 	switch {
 	case n.rule != nil:
 		return n.rule.append(dst, v, n.path)
 	case n.plain():
-		return append(dst, v.data...), v.typ, nil
-	case v.isDocument():
-		dst, err = w.document(dst, v.data, n, depth+1)
-		return dst, v.typ, err
+		return append(dst, v.Value...), v.Type, nil
+	case v.IsDocument():
+		dst, err = w.document(dst, v.Value, n, depth+1)
+		return dst, v.Type, err
 	case len(n.outs) > 0:
 		return w.home(dst, v, n, depth)
 	}
 	return w.scattered(dst, v, n, depth)
 }
 
-// scattered is a value that is no document, where a node has rules of fields.
+// scattered handles a value that is no document, under rules for fields.
 func (w *writer) scattered(dst []byte, v value, n *node, depth int) ([]byte, bson.Type, error) {
 	switch {
-	case v.isArray():
-		dst, err := w.array(dst, v.data, n, depth+1)
-		return dst, v.typ, err
+	case v.IsArray():
+		dst, err := w.array(dst, v.Value, n, depth+1)
+		return dst, v.Type, err
 	case n.only:
 		return dst, none, nil
 	}
-	return append(dst, v.data...), v.typ, nil
+	return append(dst, v.Value...), v.Type, nil
 }
 
-// home is a value that is no document, in which outputs are to stand.
 func (w *writer) home(dst []byte, v value, n *node, depth int) ([]byte, bson.Type, error) {
 	at := len(dst)
-	dst, err := w.document(dst, []byte(emptyDocument), n, depth+1)
+	dst, err := w.document(dst, []byte(bsonraw.EmptyDocument), n, depth+1)
 	switch {
 	case err != nil:
 		return nil, none, err
-	case len(dst) == at+len(emptyDocument): // no output has a value
+	case len(dst) == at+len(bsonraw.EmptyDocument): // no output has a value
 		return w.scattered(dst[:at], v, n, depth)
-	case v.isNull(), n.only && !v.isArray():
+	case v.IsNull(), n.only && !v.IsArray():
 		return dst, bson.TypeEmbeddedDocument, nil
 	}
 	return nil, none, &Misfit{n.path, "fields are to be put into it, and it is no document"}
 }
 
-// array writes an array each of whose documents, and arrays, is as the node has it.
 func (w *writer) array(dst, array []byte, n *node, depth int) ([]byte, error) {
 	if depth > bsonraw.MaxDepth {
 		return nil, errBadDocument
 	}
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	i := 0
 	for e, ok := range bsonraw.Fields(array) {
 		if !ok {
@@ -181,13 +172,13 @@ func (w *writer) array(dst, array []byte, n *node, depth int) ([]byte, error) {
 		if n.only {
 			dst = append(strconv.AppendInt(append(dst, byte(e.Type)), int64(i), 10), 0)
 		} else {
-			dst = appendHeader(dst, e.Type, e.Name)
+			dst = bsonraw.AppendHeader(dst, e.Type, e.Name)
 		}
 		var typ bson.Type
 		var err error
-		if v := valueOf(e); v.isDocument() {
-			typ = v.typ
-			dst, err = w.document(dst, v.data, n, depth+1)
+		if v := e.View; v.IsDocument() {
+			typ = v.Type
+			dst, err = w.document(dst, v.Value, n, depth+1)
 		} else {
 			dst, typ, err = w.scattered(dst, v, n, depth)
 		}
@@ -200,5 +191,5 @@ func (w *writer) array(dst, array []byte, n *node, depth int) ([]byte, error) {
 		}
 		i++
 	}
-	return closeDocument(dst, start), nil
+	return bsonraw.CloseDocument(dst, start), nil
 }

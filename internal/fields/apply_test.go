@@ -124,11 +124,12 @@ func TestMisfit(t *testing.T) {
 // TestKeyedSum: it is the HMAC of the standard library, of the type and the value.
 func TestKeyedSum(t *testing.T) {
 	for _, key := range []string{testKey, strings.Repeat("k", 64), strings.Repeat("long", 40)} {
-		for _, v := range []value{{bson.TypeString, []byte("\x02\x00\x00\x00a\x00")}, {bson.TypeInt32, []byte{1, 2, 3, 4}},
-			{bson.TypeNull, nil}, {bson.TypeBinary, bytes.Repeat([]byte("x"), 1000)}} {
+		for _, v := range []value{{Type: bson.TypeString, Value: []byte("\x02\x00\x00\x00a\x00")},
+			{Type: bson.TypeInt32, Value: []byte{1, 2, 3, 4}}, {Type: bson.TypeNull},
+			{Type: bson.TypeBinary, Value: bytes.Repeat([]byte("x"), 1000)}} {
 			sum := hmac.New(sha256.New, []byte(key))
-			sum.Write([]byte{byte(v.typ)})
-			sum.Write(v.data)
+			sum.Write([]byte{byte(v.Type)})
+			sum.Write(v.Value)
 			want := appendText([]byte("ab"), hex.EncodeToString(sum.Sum(nil)))
 			if got := newKeyedSum([]byte(key)).append([]byte("ab"), v); !bytes.Equal(got, want) {
 				t.Errorf("%q: %q, want %q", key, got, want)
@@ -159,8 +160,8 @@ func TestStars(t *testing.T) {
 			maskFirst: string(runes[:keep]) + strings.Repeat("*", hidden),
 			maskLast:  strings.Repeat("*", hidden) + string(runes[hidden:]),
 		} {
-			got, _ := (&valueRule{kind: kind, n: n}).stars(nil, value{bson.TypeString, appendText(nil, text)})
-			if shown := string([]rune(value{bson.TypeString, got}.text())); shown != want {
+			got, _ := (&valueRule{kind: kind, n: n}).stars(nil, value{Type: bson.TypeString, Value: appendText(nil, text)})
+			if shown := string([]rune(string(value{Type: bson.TypeString, Value: got}.Text()))); shown != want {
 				t.Fatalf("%q, %d: %q, want %q", text, n, shown, want)
 			}
 		}

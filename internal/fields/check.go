@@ -1,7 +1,11 @@
 package fields
 
-// check refuses rules that overlap. The claims are of the source, the outputs of the
-// result; a claim of a value that is not placed elsewhere is an output, too.
+import (
+	"slices"
+)
+
+// check refuses rules that overlap. Claims are of the source, outputs of the result. A claim of a
+// value that stays in place is an output, too.
 func (m *Map) check() error {
 	for _, c := range []func() error{m.checkKept, m.checkClaims, m.checkOutputs, m.checkReplaced} {
 		if err := c(); err != nil {
@@ -30,14 +34,8 @@ func (m *Map) checkKept() error {
 	return nil
 }
 
-// kept reports that a path is kept with all that is in it.
 func (m *Map) kept(p path) bool {
-	for _, k := range m.keep {
-		if p.within(k) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.keep, p.within)
 }
 
 func (m *Map) checkClaims() error {
@@ -61,13 +59,11 @@ func overlap(a, b place, why string) error {
 	return place("").refuse("%s and %s overlap: %s; leave one of them out", a, b, why)
 }
 
-// named is a path of the result that a rule gives a value.
 type named struct {
 	path path
 	at   place
 }
 
-// names are all paths of the result that rules give values.
 func (m *Map) names() []named {
 	var out []named
 	for i := range m.outputs {
@@ -85,7 +81,6 @@ func (m *Map) names() []named {
 	return out
 }
 
-// placed is the claim that places a path, nil for none.
 func (m *Map) placed(p path) *claim {
 	for i := range m.claims {
 		if c := &m.claims[i]; c.places() && c.path.text == p.text {
@@ -114,7 +109,7 @@ func shorter(p, q path) string {
 	return `"` + q.text + `"`
 }
 
-// checkReplaced refuses rules of what an output replaces, which would be none.
+// checkReplaced refuses rules of what an output replaces: they would have no effect.
 func (m *Map) checkReplaced() error {
 	for _, o := range m.names() {
 		for i := range m.claims {
@@ -132,12 +127,6 @@ func (m *Map) checkReplaced() error {
 	return nil
 }
 
-// isOutput reports that a name is of an output, not of a field in place.
 func (m *Map) isOutput(o named) bool {
-	for i := range m.claims {
-		if c := &m.claims[i]; !c.places() && c.at == o.at {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.claims, func(c claim) bool { return !c.places() && c.at == o.at })
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// conversion is to a type, by its name as $convert has it.
 type conversion struct {
 	name string
 	to   bson.Type
@@ -38,7 +36,7 @@ func convertSchema() schema {
 }
 
 func (p *parser) readConvert(v value, at place) (*valueRule, error) {
-	if !v.isDocument() {
+	if !v.IsDocument() {
 		return nil, at.refuse(`it needs a document, such as {"to": "decimal", "otherwise": "null"}`)
 	}
 	given, err := optionsOf(v, at, "to", "otherwise")
@@ -46,8 +44,8 @@ func (p *parser) readConvert(v value, at place) (*valueRule, error) {
 		return nil, err
 	}
 	r := &valueRule{kind: convertTo}
-	if to := given["to"]; to.typ == bson.TypeString {
-		if i := slices.Index(convertNames(), to.text()); i >= 0 {
+	if to := given["to"]; to.Type == bson.TypeString {
+		if i := slices.Index(convertNames(), textOf(to)); i >= 0 {
 			r.to = conversions()[i].to
 		}
 	}
@@ -58,13 +56,12 @@ func (p *parser) readConvert(v value, at place) (*valueRule, error) {
 	return r, err
 }
 
-// convert writes a value as one of a type, or says why there is none. null stays null.
 func convert(dst []byte, v value, to bson.Type) ([]byte, string) {
-	if v.isNull() {
+	if v.IsNull() {
 		return dst, ""
 	}
-	if v.typ == to {
-		return append(dst, v.data...), ""
+	if v.Type == to {
+		return append(dst, v.Value...), ""
 	}
 	switch to {
 	case bson.TypeString:
@@ -91,40 +88,35 @@ const (
 	outOfRange = "the number is out of range"
 )
 
-func (v value) double() float64 { return math.Float64frombits(binary.LittleEndian.Uint64(v.data)) }
-
-func (v value) decimal() bson.Decimal128 {
-	return bson.NewDecimal128(binary.LittleEndian.Uint64(v.data[8:]), binary.LittleEndian.Uint64(v.data))
+func decimal(v value) bson.Decimal128 {
+	return bson.NewDecimal128(binary.LittleEndian.Uint64(v.Value[8:]), binary.LittleEndian.Uint64(v.Value))
 }
 
-// whole is an int, a long, or a date where dates are taken for numbers.
-func (v value) whole() (int64, bool) {
-	switch v.typ {
-	case bson.TypeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(v.data))), true
-	case bson.TypeInt64, bson.TypeDateTime:
-		return v.int64(), true
+func whole(v value) (int64, bool) {
+	switch v.Type {
+	case bson.TypeDateTime:
+		return v.Int64(), true
 	case bson.TypeBoolean:
-		return int64(v.data[0]), true
+		return int64(v.Value[0]), true
 	}
-	return 0, false
+	return v.Int()
 }
 
 func toString(dst []byte, v value) ([]byte, string) {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeBoolean:
-		return appendText(dst, strconv.FormatBool(v.data[0] != 0)), ""
+		return appendText(dst, strconv.FormatBool(v.Value[0] != 0)), ""
 	case bson.TypeInt32, bson.TypeInt64:
-		n, _ := v.whole()
+		n, _ := whole(v)
 		return appendText(dst, strconv.FormatInt(n, 10)), ""
 	case bson.TypeDouble:
-		return appendText(dst, doubleText(v.double())), ""
+		return appendText(dst, doubleText(v.Double())), ""
 	case bson.TypeDecimal128:
-		return appendText(dst, v.decimal().String()), ""
+		return appendText(dst, decimal(v).String()), ""
 	case bson.TypeObjectID:
-		return appendText(dst, hex.EncodeToString(v.data)), ""
+		return appendText(dst, hex.EncodeToString(v.Value)), ""
 	case bson.TypeDateTime:
-		at := time.UnixMilli(v.int64()).UTC()
+		at := time.UnixMilli(v.Int64()).UTC()
 		if y := at.Year(); y < 0 || y > 9999 {
 			return dst, "the date is not in the years 0 to 9999"
 		}
@@ -133,8 +125,8 @@ func toString(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
-// doubleText returns what servers write, six digits (observed on 4.2 to 6.0), if that reads
-// back as the same number. Otherwise it returns the shortest text that does.
+// doubleText returns what servers write, six digits (observed on 4.2 to 6.0), if that reads back as
+// the same number, else the shortest text that does.
 func doubleText(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -154,7 +146,6 @@ func doubleText(f float64) string {
 	return strconv.FormatFloat(f, 'f', -1, 64)
 }
 
-// toWhole makes an int or a long; fractions are cut off.
 func toWhole(dst []byte, v value, bits int) ([]byte, string) {
 	n, why := wholeOf(v, bits)
 	switch {
@@ -169,79 +160,42 @@ func toWhole(dst []byte, v value, bits int) ([]byte, string) {
 }
 
 func wholeOf(v value, bits int) (int64, string) {
-	switch v.typ {
-	case bson.TypeDouble:
-		f := v.double()
-		if bits == 32 && (f < math.MinInt32 || f > math.MaxInt32) { // before the cut
-			return 0, outOfRange
+	switch v.Type {
+	case bson.TypeDouble, bson.TypeDecimal128:
+		n, ok := v.Truncated()
+		if !ok || bits == 32 && v.Type == bson.TypeDouble && (v.Double() < math.MinInt32 || v.Double() > math.MaxInt32) {
+			return 0, outOfRange // a double before the cut
 		}
-		return cut(f)
-	case bson.TypeDecimal128:
-		return cutDecimal(v.decimal())
+		return n, ""
 	case bson.TypeString:
-		n, err := strconv.ParseInt(v.text(), 10, bits)
+		n, err := strconv.ParseInt(textOf(v), 10, bits)
 		if err != nil {
 			return 0, noNumber
 		}
 		return n, ""
-	case bson.TypeDateTime:
-		if bits == 32 {
-			return 0, noSuch
-		}
 	}
-	n, ok := v.whole()
-	if !ok {
+	n, ok := whole(v)
+	if !ok || bits == 32 && v.Type == bson.TypeDateTime {
 		return 0, noSuch
 	}
 	return n, ""
 }
 
-// cut is a double without its fraction.
-func cut(f float64) (int64, string) {
-	f = math.Trunc(f)
-	if !(f >= -(1<<63) && f < 1<<63) { // NaN too
-		return 0, outOfRange
-	}
-	return int64(f), ""
-}
-
-func cutDecimal(d bson.Decimal128) (int64, string) {
-	n, exp, err := d.BigInt()
-	switch {
-	case err != nil: // NaN, infinite
-		return 0, outOfRange
-	case n.Sign() == 0 || exp < -40:
-		return 0, ""
-	case exp > 20:
-		return 0, outOfRange
-	}
-	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(exp, -exp))), nil)
-	if exp < 0 {
-		n.Quo(n, power)
-	} else {
-		n.Mul(n, power)
-	}
-	if !n.IsInt64() {
-		return 0, outOfRange
-	}
-	return n.Int64(), ""
-}
-
 func toDouble(dst []byte, v value) ([]byte, string) {
 	var f float64
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeString:
 		var ok bool
-		if f, ok = parseDouble(v.text()); !ok {
+		if f, ok = parseDouble(textOf(v)); !ok {
 			return dst, noNumber
 		}
 	case bson.TypeDecimal128:
 		var err error
-		if f, err = strconv.ParseFloat(v.decimal().String(), 64); err != nil || tooSmall(f) && toBool(nil, v)[0] == 1 {
+		if f, err = strconv.ParseFloat(decimal(v).String(), 64); err != nil || tooSmall(f) && toBool(nil, v)[0] == 1 {
 			return dst, outOfRange
 		}
 	default:
-		n, ok := v.whole()
+		n, ok := whole(v)
 		if !ok {
 			return dst, noSuch
 		}
@@ -253,13 +207,11 @@ func toDouble(dst []byte, v value) ([]byte, string) {
 	return binary.LittleEndian.AppendUint64(dst, math.Float64bits(f)), ""
 }
 
-// oneNaN is the NaN that servers write.
-const oneNaN = 0x7ff8 << 48
+const oneNaN = 0x7ff8 << 48 // as servers write it
 
-// tooSmall says of a number that digits were lost because it is so near to zero.
+// tooSmall reports a number so near to zero that it has lost digits.
 func tooSmall(f float64) bool { return math.Abs(f) < 0x1p-1022 }
 
-// parseDouble reads decimal notation.
 func parseDouble(text string) (float64, bool) {
 	if strings.ContainsAny(text, "xXpP_") {
 		return 0, false
@@ -268,7 +220,6 @@ func parseDouble(text string) (float64, bool) {
 	return f, err == nil && (!tooSmall(f) || !strings.ContainsAny(mantissa(text), "123456789"))
 }
 
-// mantissa is a number's text before its exponent.
 func mantissa(text string) string {
 	if i := strings.IndexAny(text, "eE"); i >= 0 {
 		return text[:i]
@@ -278,13 +229,13 @@ func mantissa(text string) string {
 
 func toDecimal(dst []byte, v value) ([]byte, string) {
 	var text string
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeString:
-		text = v.text()
+		text = textOf(v)
 	case bson.TypeDouble:
-		text = roundedText(v.double())
+		text = roundedText(v.Double())
 	default:
-		n, ok := v.whole()
+		n, ok := whole(v)
 		if !ok {
 			return dst, noSuch
 		}
@@ -298,7 +249,7 @@ func toDecimal(dst []byte, v value) ([]byte, string) {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, low), high), ""
 }
 
-// roundedText is a double as servers make it a decimal: with 15 digits.
+// roundedText is a double with the 15 digits with which servers make it a decimal.
 func roundedText(f float64) string {
 	if f == 0 || math.IsNaN(f) || math.IsInf(f, 0) {
 		return doubleText(f)
@@ -309,31 +260,31 @@ func roundedText(f float64) string {
 // toBool: only numbers that are zero are false.
 func toBool(dst []byte, v value) []byte {
 	yes := true
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeInt32, bson.TypeInt64:
-		n, _ := v.whole()
+		n, _ := whole(v)
 		yes = n != 0
 	case bson.TypeDouble:
-		yes = v.double() != 0
+		yes = v.Double() != 0
 	case bson.TypeDecimal128:
-		n, _, err := v.decimal().BigInt()
+		n, _, err := decimal(v).BigInt()
 		yes = err != nil || n.Sign() != 0
 	}
 	return appendBool(dst, yes)
 }
 
 func toDate(dst []byte, v value) ([]byte, string) {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeInt64:
-		return append(dst, v.data...), ""
+		return append(dst, v.Value...), ""
 	case bson.TypeDouble, bson.TypeDecimal128:
 		return toWhole(dst, v, 64)
 	case bson.TypeObjectID: // with a sign (observed on 6.0.5)
-		return appendInt64(dst, int64(int32(binary.BigEndian.Uint32(v.data)))*1000), ""
+		return appendInt64(dst, int64(int32(binary.BigEndian.Uint32(v.Value)))*1000), ""
 	case bson.TypeTimestamp:
-		return appendInt64(dst, int64(binary.LittleEndian.Uint32(v.data[4:]))*1000), ""
+		return appendInt64(dst, int64(binary.LittleEndian.Uint32(v.Value[4:]))*1000), ""
 	case bson.TypeString:
-		at, ok := parseDate(v.text())
+		at, ok := parseDate(textOf(v))
 		if !ok {
 			return dst, "the text is no date such as 2026-01-31 or 2026-01-31T10:00:00.000Z"
 		}
@@ -342,7 +293,6 @@ func toDate(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
-// parseDate reads ISO 8601; without an offset it is UTC.
 func parseDate(text string) (time.Time, bool) {
 	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00",
 		"2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04Z0700",
@@ -356,10 +306,10 @@ func parseDate(text string) (time.Time, bool) {
 }
 
 func toObjectID(dst []byte, v value) ([]byte, string) {
-	if v.typ != bson.TypeString {
+	if v.Type != bson.TypeString {
 		return dst, noSuch
 	}
-	id, err := bson.ObjectIDFromHex(v.text())
+	id, err := bson.ObjectIDFromHex(textOf(v))
 	if err != nil {
 		return dst, "the text is not 24 hexadecimal digits"
 	}

@@ -1,6 +1,7 @@
 package fields
 
 import (
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -12,21 +13,19 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// expression is one of CEL that was compiled. It is safe for concurrent use.
 type expression struct {
 	program   cel.Program
 	otherwise otherwise
-	reads     []read
+	reads     [][]string
 }
 
 const (
-	mostSteps = 100_000 // of an expression for one document, as CEL counts its cost
+	mostSteps = 100_000 // of an expression and a document, as CEL counts its cost
 	mostText  = 10_000  // characters of one
 	mostDepth = 60
-	mostTold  = 500 // bytes of what is wrong with one
+	mostTold  = 500 // bytes of an error
 )
 
-// compiler reads expressions.
 type compiler struct{ env *cel.Env }
 
 func newCompiler() (*compiler, error) {
@@ -49,7 +48,7 @@ func computeSchema() schema {
 
 func (p *parser) computed(name string, v value, at place) error {
 	e := &expression{}
-	if v.isDocument() {
+	if v.IsDocument() {
 		given, err := optionsOf(v, at, "expr", "otherwise")
 		if err != nil {
 			return err
@@ -59,7 +58,7 @@ func (p *parser) computed(name string, v value, at place) error {
 		}
 		v = given["expr"]
 	}
-	if v.typ != bson.TypeString {
+	if v.Type != bson.TypeString {
 		return at.refuse(
 			`it needs an expression, such as "doc.a + doc.b", or {"expr": "doc.a + doc.b", "otherwise": "null"}; for conditions write "doc.a > 1 ? doc.b : null"`)
 	}
@@ -69,7 +68,7 @@ func (p *parser) computed(name string, v value, at place) error {
 			return at.refuse("expressions cannot be read: %v", err)
 		}
 	}
-	if err := p.compile.compile(e, v.text(), at); err != nil {
+	if err := p.compile.compile(e, textOf(v), at); err != nil {
 		return err
 	}
 	return p.output(name, maker{kind: makeComputed, expr: e}, at)
@@ -94,7 +93,7 @@ func (c *compiler) compile(e *expression, text string, at place) error {
 	return nil
 }
 
-// short is what is wrong first, of errors that can be as long as the expression.
+// short is the first of the errors, which can be as long as the expression.
 func short(err error) string {
 	text := strings.TrimPrefix(err.Error(), "ERROR: <input>:")
 	if i := strings.Index(text, "ERROR: "); i > 0 {
@@ -105,23 +104,14 @@ func short(err error) string {
 }
 
 func hasMap(e ast.NavigableExpr) bool {
-	if e.Kind() == ast.MapKind || e.Kind() == ast.StructKind {
-		return true
-	}
-	for _, c := range e.Children() {
-		if hasMap(c) {
-			return true
-		}
-	}
-	return false
+	return e.Kind() == ast.MapKind || e.Kind() == ast.StructKind || slices.ContainsFunc(e.Children(), hasMap)
 }
 
-// readsIn are the paths that an expression reads.
-func readsIn(e ast.NavigableExpr) []read {
+func readsIn(e ast.NavigableExpr) [][]string {
 	if names, ok := namesOf(e); ok {
-		return []read{{names}}
+		return [][]string{names}
 	}
-	var out []read
+	var out [][]string
 	for _, c := range e.Children() {
 		out = append(out, readsIn(c)...)
 	}
@@ -151,7 +141,6 @@ func namesOf(e ast.Expr) ([]string, bool) {
 	return nil, false
 }
 
-// make writes the value for a document.
 func (e *expression) make(dst []byte, name string, doc []byte, path string) ([]byte, error) {
 	if !bsonraw.Valid(doc, bsonraw.MaxDepth) {
 		return nil, errBadDocument
@@ -168,14 +157,13 @@ func (e *expression) make(dst []byte, name string, doc []byte, path string) ([]b
 	case why == "":
 		return dst, nil
 	case e.otherwise == otherwiseNull:
-		return appendHeader(dst[:at], bson.TypeNull, name), nil
+		return bsonraw.AppendHeader(dst[:at], bson.TypeNull, name), nil
 	case e.otherwise == otherwiseDrop:
 		return dst[:at], nil
 	}
 	return nil, &Misfit{path, why}
 }
 
-// whyFailed tells of an error what holds no values.
 func whyFailed(err error) string {
 	for _, known := range []struct{ says, why string }{
 		{"no such key", "the expression reads a field that is missing"},

@@ -18,41 +18,40 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// toCEL is a value as expressions see it. Types that CEL has not pass through it as
-// they are, and can be compared with their own kind.
+// toCEL is a value as expressions see it. Types that CEL lacks pass unchanged.
 func toCEL(v value) ref.Val {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeDouble:
-		return types.Double(v.double())
+		return types.Double(v.Double())
 	case bson.TypeString:
-		return types.String(v.text())
+		return types.String(textOf(v))
 	case bson.TypeEmbeddedDocument:
-		return &document{raw: v.data}
+		return &document{raw: v.Value}
 	case bson.TypeArray:
 		return newArray(v)
 	case bson.TypeBoolean:
-		return types.Bool(v.data[0] != 0)
+		return types.Bool(v.Value[0] != 0)
 	case bson.TypeNull, bson.TypeUndefined:
 		return types.NullValue
 	case bson.TypeInt32, bson.TypeInt64:
-		n, _ := v.whole()
+		n, _ := v.Int()
 		return types.Int(n)
 	case bson.TypeDateTime:
-		return types.Timestamp{Time: time.UnixMilli(v.int64()).UTC()}
+		return types.Timestamp{Time: time.UnixMilli(v.Int64()).UTC()}
 	case bson.TypeBinary:
-		if v.data[4] == bson.TypeBinaryGeneric {
-			return types.Bytes(v.data[5:])
+		if v.Value[4] == bson.TypeBinaryGeneric {
+			return types.Bytes(v.Value[5:])
 		}
 	}
 	return opaque{v}
 }
 
-// document is a map of CEL over a document, in the document's order.
+// document is a CEL map over a document, in its order.
 type document struct{ raw []byte }
 
 func (d *document) ConvertToNative(reflect.Type) (any, error) { return notNative() }
 
-// notNative is the answer to what expressions without messages do not ask for.
+// notNative answers what expressions without messages never ask.
 func notNative() (any, error) { return nil, errors.New("it has no form in Go") }
 
 func (d *document) ConvertToType(t ref.Type) ref.Val {
@@ -88,7 +87,7 @@ func (d *document) Find(key ref.Val) (ref.Val, bool) {
 	if !ok {
 		return nil, false
 	}
-	return toCEL(valueOf(e)), true
+	return toCEL(e.View), true
 }
 
 func (d *document) Get(key ref.Val) ref.Val {
@@ -114,7 +113,6 @@ func (d *document) Iterator() traits.Iterator {
 	return types.NewStringList(types.DefaultTypeAdapter, names).Iterator()
 }
 
-// array is a list of CEL that knows its own bytes.
 type array struct {
 	traits.Lister
 	value value
@@ -122,13 +120,12 @@ type array struct {
 
 func newArray(v value) array {
 	var list []ref.Val
-	for e := range bsonraw.Fields(v.data) {
-		list = append(list, toCEL(valueOf(e)))
+	for e := range bsonraw.Fields(v.Value) {
+		list = append(list, toCEL(e.View))
 	}
 	return array{types.NewRefValList(types.DefaultTypeAdapter, list), v}
 }
 
-// opaque is a value of a type that CEL has not.
 type opaque struct{ value value }
 
 func decimalType() *types.Type  { return types.NewOpaqueType("decimal") }
@@ -145,11 +142,11 @@ func (o opaque) ConvertToType(t ref.Type) ref.Val {
 
 func (o opaque) Equal(other ref.Val) ref.Val {
 	p, ok := other.(opaque)
-	return types.Bool(ok && o.value.typ == p.value.typ && bytes.Equal(o.value.data, p.value.data))
+	return types.Bool(ok && o.value.Type == p.value.Type && bytes.Equal(o.value.Value, p.value.Value))
 }
 
 func (o opaque) Type() ref.Type {
-	switch o.value.typ {
+	switch o.value.Type {
 	case bson.TypeDecimal128:
 		return decimalType()
 	case bson.TypeObjectID:
@@ -158,14 +155,14 @@ func (o opaque) Type() ref.Type {
 	return types.NewOpaqueType("bson")
 }
 
-func (o opaque) Value() any { return o.value.data }
+func (o opaque) Value() any { return o.value.Value }
 
 func decimalToDouble(v ref.Val) ref.Val {
 	o, ok := v.(opaque)
-	if !ok || o.value.typ != bson.TypeDecimal128 {
+	if !ok || o.value.Type != bson.TypeDecimal128 {
 		return types.NewErr("no such overload")
 	}
-	f, err := strconv.ParseFloat(o.value.decimal().String(), 64)
+	f, err := strconv.ParseFloat(decimal(o.value).String(), 64)
 	if err != nil {
 		return types.NewErr("overflow")
 	}
@@ -174,10 +171,10 @@ func decimalToDouble(v ref.Val) ref.Val {
 
 func objectIDToString(v ref.Val) ref.Val {
 	o, ok := v.(opaque)
-	if !ok || o.value.typ != bson.TypeObjectID {
+	if !ok || o.value.Type != bson.TypeObjectID {
 		return types.NewErr("no such overload")
 	}
-	return types.String(hex.EncodeToString(o.value.data))
+	return types.String(hex.EncodeToString(o.value.Value))
 }
 
 const (
@@ -185,36 +182,36 @@ const (
 	resultRange = "the expression's result is out of range"
 )
 
-// appendResult writes what an expression gives, or says why it cannot be written.
 func appendResult(dst []byte, name string, v ref.Val, depth int) ([]byte, string) {
 	switch v := v.(type) {
 	case types.Null:
-		return appendHeader(dst, bson.TypeNull, name), ""
+		return bsonraw.AppendHeader(dst, bson.TypeNull, name), ""
 	case types.Bool:
-		return appendBool(appendHeader(dst, bson.TypeBoolean, name), bool(v)), ""
+		return appendBool(bsonraw.AppendHeader(dst, bson.TypeBoolean, name), bool(v)), ""
 	case types.Int:
-		return appendInt64(appendHeader(dst, bson.TypeInt64, name), int64(v)), ""
+		return appendInt64(bsonraw.AppendHeader(dst, bson.TypeInt64, name), int64(v)), ""
 	case types.Uint:
 		if v > math.MaxInt64 {
 			return dst, resultRange
 		}
-		return appendInt64(appendHeader(dst, bson.TypeInt64, name), int64(v)), ""
+		return appendInt64(bsonraw.AppendHeader(dst, bson.TypeInt64, name), int64(v)), ""
 	case types.Double:
-		return binary.LittleEndian.AppendUint64(appendHeader(dst, bson.TypeDouble, name), math.Float64bits(float64(v))), ""
+		dst = bsonraw.AppendHeader(dst, bson.TypeDouble, name)
+		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(float64(v))), ""
 	case types.String:
-		return appendText(appendHeader(dst, bson.TypeString, name), string(v)), ""
+		return appendText(bsonraw.AppendHeader(dst, bson.TypeString, name), string(v)), ""
 	case types.Bytes:
-		dst = appendHeader(dst, bson.TypeBinary, name)
+		dst = bsonraw.AppendHeader(dst, bson.TypeBinary, name)
 		dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(v))), bson.TypeBinaryGeneric)
 		return append(dst, v...), ""
 	case types.Timestamp:
-		return appendInt64(appendHeader(dst, bson.TypeDateTime, name), v.UnixMilli()), ""
+		return appendInt64(bsonraw.AppendHeader(dst, bson.TypeDateTime, name), v.UnixMilli()), ""
 	case *document:
-		return append(appendHeader(dst, bson.TypeEmbeddedDocument, name), v.raw...), ""
+		return append(bsonraw.AppendHeader(dst, bson.TypeEmbeddedDocument, name), v.raw...), ""
 	case array:
-		return append(appendHeader(dst, v.value.typ, name), v.value.data...), ""
+		return append(bsonraw.AppendHeader(dst, v.value.Type, name), v.value.Value...), ""
 	case opaque:
-		return append(appendHeader(dst, v.value.typ, name), v.value.data...), ""
+		return append(bsonraw.AppendHeader(dst, v.value.Type, name), v.value.Value...), ""
 	case traits.Lister:
 		return appendList(dst, name, v, depth)
 	}
@@ -225,7 +222,7 @@ func appendList(dst []byte, name string, list traits.Lister, depth int) ([]byte,
 	if depth > mostDepth {
 		return dst, noResult
 	}
-	dst, start := openDocument(appendHeader(dst, bson.TypeArray, name))
+	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, bson.TypeArray, name))
 	i := 0
 	for it := list.Iterator(); it.HasNext() == types.True; i++ {
 		var why string
@@ -233,5 +230,5 @@ func appendList(dst []byte, name string, list traits.Lister, depth int) ([]byte,
 			return dst, why
 		}
 	}
-	return closeDocument(dst, start), ""
+	return bsonraw.CloseDocument(dst, start), ""
 }

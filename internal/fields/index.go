@@ -9,14 +9,13 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Index is what an index of the source is on the mapped collection, its specification
-// as listIndexes gives it. One that no rule touches is returned as it is. One on fields
-// that are renamed has the new names in its key and partialFilterExpression; its own
-// name stays. Of fields under an HMAC it stays as well, unique too: equal values stay
-// equal, others different. Any other is left out, and why says why.
+// Index maps an index specification (as in listIndexes) to the mapped collection. Without a rule for
+// its fields it is unchanged. Renamed fields get their new names in the key and
+// partialFilterExpression; the index keeps its name. An index on a field under HMAC stays, even a
+// unique one, as equal values stay equal. Any other is left out, and why gives the reason.
 func (m *Map) Index(spec bson.Raw) (mapped bson.Raw, why string) {
 	x := indexer{m: m}
-	out, start := openDocument(make([]byte, 0, len(spec)+64))
+	out, start := bsonraw.OpenDocument(make([]byte, 0, len(spec)+64))
 	for e, ok := range bsonraw.Fields(spec) {
 		if !ok {
 			return nil, "its specification is no valid BSON"
@@ -28,23 +27,21 @@ func (m *Map) Index(spec bson.Raw) (mapped bson.Raw, why string) {
 	if !x.changed {
 		return spec, ""
 	}
-	return closeDocument(out, start), ""
+	return bsonraw.CloseDocument(out, start), ""
 }
 
-// indexer maps one index.
 type indexer struct {
 	m       *Map
 	changed bool
 }
 
-// option writes one field of the specification.
 func (x *indexer) option(dst []byte, e bsonraw.Element, spec bson.Raw) ([]byte, string) {
 	switch name := string(e.Name); {
 	case e.Type == bson.TypeEmbeddedDocument && name == "key":
 		_, expires := bsonraw.Field(spec, "expireAfterSeconds")
 		return x.key(dst, e, expires)
 	case e.Type == bson.TypeEmbeddedDocument && name == "partialFilterExpression":
-		return x.filter(appendHeader(dst, e.Type, e.Name), e.Value)
+		return x.filter(bsonraw.AppendHeader(dst, e.Type, e.Name), e.Value)
 	case e.Type == bson.TypeEmbeddedDocument && (name == "weights" || name == "wildcardProjection"):
 		for w, ok := range bsonraw.Fields(e.Value) {
 			if _, f := x.m.fateOf(string(w.Name)); !ok || f.why != "" || f.renamed || f.hashed {
@@ -52,22 +49,21 @@ func (x *indexer) option(dst []byte, e bsonraw.Element, spec bson.Raw) ([]byte, 
 			}
 		}
 	case e.Type == bson.TypeString && name == "language_override":
-		if text := valueOf(e).text(); x.m.TouchesPath(text) {
+		if text := textOf(e.View); x.m.TouchesPath(text) {
 			return nil, fmt.Sprintf("the language stands in %q, which a rule is about", text)
 		}
 	}
 	return append(dst, e.Raw...), ""
 }
 
-// key writes the key of an index.
 func (x *indexer) key(dst []byte, e bsonraw.Element, expires bool) ([]byte, string) {
-	dst, start := openDocument(appendHeader(dst, e.Type, e.Name))
+	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, e.Type, e.Name))
 	for k, ok := range bsonraw.Fields(e.Value) {
 		if !ok {
 			return nil, "its key is no valid BSON"
 		}
 		name, f := x.m.fateOf(string(k.Name))
-		special := k.Type == bson.TypeString && valueOf(k).text() != "hashed"
+		special := k.Type == bson.TypeString && textOf(k.View) != "hashed"
 		switch {
 		case f.why != "":
 			return nil, f.why
@@ -75,14 +71,13 @@ func (x *indexer) key(dst []byte, e bsonraw.Element, expires bool) ([]byte, stri
 			return nil, fmt.Sprintf("%q is masked, and the index needs its values", k.Name)
 		}
 		x.changed = x.changed || f.renamed
-		dst = append(appendHeader(dst, k.Type, name), k.Value...)
+		dst = append(bsonraw.AppendHeader(dst, k.Type, name), k.Value...)
 	}
-	return closeDocument(dst, start), ""
+	return bsonraw.CloseDocument(dst, start), ""
 }
 
-// filter writes the conditions of a partialFilterExpression.
 func (x *indexer) filter(dst, doc []byte) ([]byte, string) {
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
 			return nil, "its partialFilterExpression is no valid BSON"
@@ -103,37 +98,34 @@ func (x *indexer) filter(dst, doc []byte) ([]byte, string) {
 			return nil, "its partialFilterExpression is on a field that is another on the target: " + f.why
 		}
 		x.changed = x.changed || f.renamed
-		dst = append(appendHeader(dst, e.Type, name), e.Value...)
+		dst = append(bsonraw.AppendHeader(dst, e.Type, name), e.Value...)
 	}
-	return closeDocument(dst, start), ""
+	return bsonraw.CloseDocument(dst, start), ""
 }
 
-// logical writes $and, $or and $nor.
 func (x *indexer) logical(dst []byte, e bsonraw.Element) ([]byte, string) {
 	name := string(e.Name)
 	if e.Type != bson.TypeArray || name != "$and" && name != "$or" && name != "$nor" {
 		return nil, "its partialFilterExpression has " + name + ", which is not looked into"
 	}
-	dst, start := openDocument(appendHeader(dst, e.Type, e.Name))
+	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, e.Type, e.Name))
 	for c, ok := range bsonraw.Fields(e.Value) {
 		if !ok || c.Type != bson.TypeEmbeddedDocument {
 			return nil, "its partialFilterExpression is no valid filter"
 		}
 		var why string
-		if dst, why = x.filter(appendHeader(dst, c.Type, c.Name), c.Value); why != "" {
+		if dst, why = x.filter(bsonraw.AppendHeader(dst, c.Type, c.Name), c.Value); why != "" {
 			return nil, why
 		}
 	}
-	return closeDocument(dst, start), ""
+	return bsonraw.CloseDocument(dst, start), ""
 }
 
-// indexFate is what becomes of a path that an index is on.
 type indexFate struct {
 	renamed, hashed bool
 	why             string // it is another on the target, or none
 }
 
-// fateOf says of a path of an index its name in the result, and what becomes of it.
 func (m *Map) fateOf(text string) (string, indexFate) {
 	base := strings.TrimSuffix(text, ".$**")
 	if base == "$**" || base == "_id" || strings.HasPrefix(base, "_id.") || base == "_fts" || base == "_ftsx" {
@@ -167,7 +159,6 @@ func (m *Map) fateOf(text string) (string, indexFate) {
 	return top, f
 }
 
-// replaces is the rule whose output stands at a path, above or below it.
 func (m *Map) replaces(p path) (place, bool) {
 	for i := range m.outputs {
 		if m.outputs[i].path.overlaps(p) {

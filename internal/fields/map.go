@@ -6,47 +6,48 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
 )
 
-// Meta is what a document's event tells beside the document.
+// Meta is what an event adds to its document.
 type Meta struct {
 	Namespace   string         // on the source
 	Operation   string         // as $operation is to read, such as "insert"
 	ClusterTime bson.Timestamp // when it happened; servers put their own time for a zero
 }
 
-// Map is a set of rules that was read once.
+// Map is a parsed set of rules.
 type Map struct {
 	text     string
 	root     *node
 	claims   []claim
 	outputs  []output
 	keep     []path
-	keeps    bool // there is a keep
-	reads    []read
+	keeps    bool       // there is a keep
+	reads    [][]string // paths, without names the document
 	volatile []output
 }
 
-// Misfit says that a value has no place in what the rules ask for. It holds nothing
-// of the value.
+// Misfit reports a value that the rules cannot take. It contains nothing of the value.
 type Misfit struct {
 	Path string // of the rule
 	Why  string
 }
 
-// Error is for people.
+// Error names the path and the reason.
 func (e *Misfit) Error() string { return "the value of field " + e.Path + ": " + e.Why }
 
 var errBadDocument = errors.New("the document is no valid BSON")
 
-// String is the canonical text of the rules, which a job is known by. Of secrets it
-// has the references alone.
+// String is the canonical text of the rules, by which a job is known. It has references of secrets
+// only.
 func (m *Map) String() string { return m.text }
 
-// Volatile are the fields of the result that a later look at the source cannot tell:
-// when and by what the document was written. They stand at the top level.
+// Volatile lists the top-level fields of the result that depend on when and by what a document was
+// written: a later read of the source cannot reproduce them.
 func (m *Map) Volatile() []string {
 	var out []string
 	for i := range m.volatile {
@@ -55,12 +56,12 @@ func (m *Map) Volatile() []string {
 	return out
 }
 
-// Strip appends a document of the target, or a mapped one, without the Volatile fields.
+// Strip appends a mapped document without the Volatile fields.
 func (m *Map) Strip(dst []byte, doc bson.Raw) ([]byte, error) {
 	if len(m.volatile) == 0 {
 		return append(dst, doc...), nil
 	}
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
 			return nil, errBadDocument
@@ -69,15 +70,15 @@ func (m *Map) Strip(dst []byte, doc bson.Raw) ([]byte, error) {
 			dst = append(dst, e.Raw...)
 		}
 	}
-	return closeDocument(dst, start), nil
+	return bsonraw.CloseDocument(dst, start), nil
 }
 
 func (m *Map) isVolatile(name []byte) bool {
 	return slices.ContainsFunc(m.volatile, func(o output) bool { return o.path.text == string(name) })
 }
 
-// Parse reads rules. secrets gives what a reference of hmac names. An error says what
-// is wrong, where in the rules, and how to write it.
+// Parse reads rules. secrets resolves the references of hmac. An error names the place, the problem
+// and the right form.
 func Parse(rules bson.Raw, secrets func(ref string) (string, error)) (*Map, error) {
 	if !bsonraw.Valid(rules, bsonraw.MaxDepth) {
 		return nil, place("").refuse("the rules are no valid BSON document")
@@ -98,7 +99,122 @@ func Parse(rules bson.Raw, secrets func(ref string) (string, error)) (*Map, erro
 	return p.m, nil
 }
 
-// NamesNamespace reports that documents depend on the namespace that they are in.
+// NamesNamespace reports that documents depend on their namespace.
 func (m *Map) NamesNamespace() bool {
 	return slices.ContainsFunc(m.outputs, func(o output) bool { return o.make.kind == makeNamespace })
+}
+
+// TouchesPath reports whether the result may differ from the source at a path, above or below it.
+func (m *Map) TouchesPath(text string) bool {
+	p, err := readPath(text, true, "")
+	if err != nil {
+		p = path{text, []string{text}}
+	}
+	if p.names[0] == "_id" {
+		return false
+	}
+	for i := range m.claims {
+		c := &m.claims[i]
+		if c.path.overlaps(p) || c.what == "rename" && (path{c.to, nil}).overlaps(p) {
+			return true
+		}
+	}
+	for i := range m.outputs {
+		if m.outputs[i].path.overlaps(p) {
+			return true
+		}
+	}
+	return m.keeps && !m.kept(p)
+}
+
+func (m *Map) readsOf() {
+	for i := range m.outputs {
+		o := &m.outputs[i]
+		switch mk := &o.make; {
+		case mk.volatile():
+			m.volatile = append(m.volatile, *o)
+		case mk.kind == makeComputed:
+			m.reads = append(m.reads, mk.expr.reads...)
+		case mk.kind == makeCopied, mk.kind == makeMoved:
+			m.reads = append(m.reads, mk.from.names)
+		}
+	}
+}
+
+// Careful returns the mapping for a caller that continues when a document cannot be mapped. An update
+// that may concern the cause is State, as the document may fit after it.
+func (m *Map) Careful() *Map {
+	c := *m
+	c.reads = slices.Clip(c.reads)
+	for i := range m.claims {
+		if m.claims[i].fails() {
+			c.reads = append(c.reads, m.claims[i].path.names)
+		}
+	}
+	for i := range m.outputs {
+		// the parents of outputs matter, too
+		if o := &m.outputs[i]; len(o.path.names) > 1 {
+			c.reads = append(c.reads, o.path.names)
+		}
+	}
+	return &c
+}
+
+// MayFail reports that some documents may not be mappable.
+func (m *Map) MayFail() bool {
+	into := func(o output) bool { return len(o.path.names) > 1 || o.make.mayFail() }
+	return slices.ContainsFunc(m.claims, claim.fails) || slices.ContainsFunc(m.outputs, into)
+}
+
+func (m *Map) touched(d delta.Delta) bool {
+	return slices.ContainsFunc(m.reads, func(names []string) bool { return d.Touches(names...) })
+}
+
+// Translates reports that Update is never State: all rules are for complete top-level fields.
+func (m *Map) Translates() bool {
+	top := func(p path) bool { return len(p.names) == 1 }
+	return len(m.volatile) == 0 && len(m.reads) == 0 &&
+		!slices.ContainsFunc(m.keep, func(p path) bool { return !top(p) }) &&
+		!slices.ContainsFunc(m.claims, func(c claim) bool { return !top(c.path) || c.rule != nil }) &&
+		!slices.ContainsFunc(m.outputs, func(o output) bool { return !top(o.path) || o.make.kind != makeConstant })
+}
+
+// Part is one rule of a Map.
+type Part struct {
+	Rule string // its place, such as `mask → "mail"`
+	Map  *Map
+}
+
+// Parts splits rules that Parse takes, so that each can be tried alone.
+func Parts(rules bson.Raw, secrets func(ref string) (string, error)) (out []Part, err error) {
+	add := func(at place, section string, v value) {
+		if err != nil {
+			return
+		}
+		doc := bsoncore.NewDocumentBuilder().AppendValue(section,
+			bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}).Build()
+		var m *Map
+		if m, err = Parse(bson.Raw(doc), secrets); err == nil {
+			out = append(out, Part{string(at), m})
+		}
+	}
+	for e := range bsonraw.Fields(rules) {
+		section, v := string(e.Name), e.View
+		if section == "keep" { // what it leaves out follows from all of it
+			add(place(section), section, v)
+			continue
+		}
+		for one := range bsonraw.Fields(v.Value) {
+			if v.IsArray() {
+				list := bsoncore.NewArrayBuilder().AppendValue(bsoncore.Value{Type: bsoncore.Type(one.Type),
+					Data: one.Value}).Build()
+				add(place(section).key(textOf(one.View)), section, value{Type: bson.TypeArray, Value: list})
+				continue
+			}
+			rule := bsoncore.NewDocumentBuilder().AppendValue(string(one.Name),
+				bsoncore.Value{Type: bsoncore.Type(one.Type), Data: one.Value}).Build()
+			add(place(section).key(string(one.Name)), section, value{Type: bson.TypeEmbeddedDocument, Value: slices.Clone(rule)})
+		}
+	}
+	return out, err
 }

@@ -2,6 +2,7 @@ package fields
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"slices"
 	"strings"
@@ -14,13 +15,13 @@ import (
 const maskForms = `"null", "year", "month", "day", {"hmac": "env:NAME"}, {"hmac": "file:/path"}, {"first": 2} or {"last": 4}`
 
 func (p *parser) readMask(v value, at place) (*valueRule, error) {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeString:
-		return namedMask(v.text(), at)
+		return namedMask(textOf(v), at)
 	case bson.TypeNull: // as YAML has it without quotes
 		return namedMask("null", at)
 	}
-	if !v.isDocument() {
+	if !v.IsDocument() {
 		return nil, at.refuse("it needs %s", maskForms)
 	}
 	given, err := optionsOf(v, at, "hmac", "first", "last")
@@ -49,10 +50,8 @@ func namedMask(name string, at place) (*valueRule, error) {
 	return nil, at.refuse("there is no mask %q; write %s", name, maskForms)
 }
 
-// dateUnits are in the order of dateUnit.
 func dateUnits() []string { return []string{"year", "month", "day"} }
 
-// mostKept is how many characters a mask leaves at most.
 const mostKept = 1000
 
 func maskSchema() schema {
@@ -64,21 +63,21 @@ func maskSchema() schema {
 }
 
 func readStars(kind ruleKind, v value, at place) (*valueRule, error) {
-	n, ok := bson.RawValue{Type: v.typ, Value: v.data}.AsInt64OK()
+	n, ok := bson.RawValue{Type: v.Type, Value: v.Value}.AsInt64OK()
 	if !ok || n < 1 || n > mostKept {
 		return nil, at.refuse("it needs a number of characters from 1 to %d; to keep none, mask by \"null\"", mostKept)
 	}
 	return &valueRule{kind: kind, n: int(n)}, nil
 }
 
-// leastKey is how many bytes a key has at least: a shorter one can be found by trying.
+// leastKey is the least length of a key in bytes: a shorter one can be guessed.
 const leastKey = 16
 
 func (p *parser) readSum(v value, at place) (*valueRule, error) {
-	if v.typ != bson.TypeString {
+	if v.Type != bson.TypeString {
 		return nil, at.refuse(`it needs a reference, "env:NAME" or "file:/path"`)
 	}
-	ref := v.text()
+	ref := textOf(v)
 	kind, name, _ := strings.Cut(ref, ":")
 	if kind != "env" && kind != "file" || name == "" {
 		return nil, at.refuse(`it needs a reference, "env:NAME" or "file:/path", and not the key itself`)
@@ -95,7 +94,6 @@ func (p *parser) readSum(v value, at place) (*valueRule, error) {
 	return &valueRule{kind: maskSum, key: newKeyedSum([]byte(key))}, nil
 }
 
-// secret asks for each reference once.
 func (p *parser) secret(ref string) (string, error) {
 	if key, ok := p.keys[ref]; ok {
 		return key, nil
@@ -110,8 +108,8 @@ func (p *parser) secret(ref string) (string, error) {
 	return key, err
 }
 
-// keyedSum is HMAC-SHA-256 (RFC 2104) under a key. It is done here on the buffer that
-// is written to: crypto/hmac allocates for each value, or keeps state.
+// keyedSum is HMAC-SHA-256 (RFC 2104) on the output buffer: crypto/hmac allocates for each value, or
+// keeps state.
 type keyedSum struct{ inner, outer [sha256.BlockSize]byte }
 
 func newKeyedSum(key []byte) *keyedSum {
@@ -129,10 +127,9 @@ func newKeyedSum(key []byte) *keyedSum {
 	return &k
 }
 
-// append writes the sum of a value's type and bytes as a string in hex.
 func (k *keyedSum) append(dst []byte, v value) []byte {
 	at := len(dst)
-	dst = append(append(append(dst, k.inner[:]...), byte(v.typ)), v.data...)
+	dst = append(append(append(dst, k.inner[:]...), byte(v.Type)), v.Value...)
 	sum := sha256.Sum256(dst[at:])
 	dst = append(append(dst[:at], k.outer[:]...), sum[:]...)
 	sum = sha256.Sum256(dst[at:])
@@ -140,13 +137,12 @@ func (k *keyedSum) append(dst []byte, v value) []byte {
 	return append(hex.AppendEncode(dst, sum[:]), 0)
 }
 
-// stars keeps the first or last characters of a text. What has no more characters than
-// are to be kept would be shown whole, and is all stars.
+// stars keeps the first or last characters of a text. A text that is not longer becomes all stars.
 func (r *valueRule) stars(dst []byte, v value) ([]byte, bson.Type) {
-	if v.typ != bson.TypeString {
+	if v.Type != bson.TypeString {
 		return dst, bson.TypeNull
 	}
-	text := v.data[4 : len(v.data)-1]
+	text := v.Value[4 : len(v.Value)-1]
 	count := utf8.RuneCount(text)
 	keep := r.n
 	if count <= keep {
@@ -162,11 +158,10 @@ func (r *valueRule) stars(dst []byte, v value) ([]byte, bson.Type) {
 		dst = append(dst, text[lastOf(text, keep):]...)
 	}
 	dst = append(dst, 0)
-	putLength(dst[at-4:], len(dst)-at)
+	binary.LittleEndian.PutUint32(dst[at-4:], uint32(len(dst)-at))
 	return dst, bson.TypeString
 }
 
-// firstOf is where the first n characters end.
 func firstOf(text []byte, n int) int {
 	at := 0
 	for range n {
@@ -176,7 +171,6 @@ func firstOf(text []byte, n int) int {
 	return at
 }
 
-// lastOf is where the last n characters begin.
 func lastOf(text []byte, n int) int {
 	at := len(text)
 	for range n {
@@ -194,7 +188,6 @@ func appendStars(dst []byte, n int) []byte {
 	return append(dst, stars[:n]...)
 }
 
-// dateUnit is what dates are truncated to.
 type dateUnit uint8
 
 const (
@@ -204,15 +197,99 @@ const (
 )
 
 func (u dateUnit) truncate(dst []byte, v value) ([]byte, bson.Type) {
-	if v.typ != bson.TypeDateTime {
+	if v.Type != bson.TypeDateTime {
 		return dst, bson.TypeNull
 	}
-	year, month, day := time.UnixMilli(v.int64()).UTC().Date()
+	year, month, day := time.UnixMilli(v.Int64()).UTC().Date()
 	switch u {
 	case toYear:
 		month, day = time.January, 1
 	case toMonth:
 		day = 1
 	}
-	return appendInt64(dst, time.Date(year, month, day, 0, 0, 0, 0, time.UTC).UnixMilli()), v.typ
+	return appendInt64(dst, time.Date(year, month, day, 0, 0, 0, 0, time.UTC).UnixMilli()), v.Type
+}
+
+// Masked lists the fields of the result that hold masked values.
+func (m *Map) Masked() []string {
+	var out []string
+	for i := range m.claims {
+		if c := &m.claims[i]; c.rule.masks() {
+			out = append(out, m.inPlace(c.path))
+		}
+	}
+	for i := range m.outputs {
+		if o := &m.outputs[i]; o.make.rule.masks() {
+			out = append(out, o.path.text)
+		}
+	}
+	return out
+}
+
+func (m *Map) inPlace(p path) string {
+	names := make([]string, 0, len(p.names))
+	n := m.root
+	for _, name := range p.names {
+		if n = n.find([]byte(name)); n == nil {
+			return p.text
+		} else if n.as != "" {
+			name = n.as
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ".")
+}
+
+func (r *valueRule) masks() bool { return r != nil && r.kind != convertTo }
+
+type valueRule struct {
+	kind      ruleKind
+	to        bson.Type // convert
+	otherwise otherwise
+	n         int       // maskFirst, maskLast
+	unit      dateUnit  // maskDate
+	key       *keyedSum // maskSum
+}
+
+type ruleKind uint8
+
+const (
+	convertTo ruleKind = iota
+	maskSum
+	maskFirst
+	maskLast
+	maskNull
+	maskDate
+)
+
+func (r *valueRule) append(dst []byte, v value, path string) ([]byte, bson.Type, error) {
+	switch r.kind {
+	case maskSum:
+		return r.key.append(dst, v), bson.TypeString, nil
+	case maskFirst, maskLast:
+		dst, typ := r.stars(dst, v)
+		return dst, typ, nil
+	case maskDate:
+		dst, typ := r.unit.truncate(dst, v)
+		return dst, typ, nil
+	case maskNull:
+		return dst, bson.TypeNull, nil
+	}
+	at := len(dst)
+	dst, why := convert(dst, v, r.to)
+	if why == "" {
+		if v.IsNull() {
+			return dst, bson.TypeNull, nil
+		}
+		return dst, r.to, nil
+	}
+	switch dst = dst[:at]; r.otherwise {
+	case otherwiseKeep:
+		return append(dst, v.Value...), v.Type, nil
+	case otherwiseNull:
+		return dst, bson.TypeNull, nil
+	case otherwiseDrop:
+		return dst, none, nil
+	}
+	return nil, none, &Misfit{path, why}
 }

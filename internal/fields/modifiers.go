@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// modifiers translates {$set, $unset}. Its paths make what is not there, so a path is
-// left out only with all others of its field at the top level.
+// modifiers translates {$set, $unset}. Paths create what is missing, so a path is left out only
+// with all others of its top-level field.
 func (t *translator) modifiers(dst, o []byte) []byte {
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	volatile := len(t.m.volatile) > 0
 	for section, ok := range bsonraw.Fields(o) {
 		if !ok {
@@ -28,15 +28,15 @@ func (t *translator) modifiers(dst, o []byte) []byte {
 		volatile = volatile && !set
 	}
 	if volatile {
-		dst = t.operator(dst, bsonraw.Element{Name: []byte("$set"), Value: []byte(emptyDocument)}, true, true)
+		none := bsonraw.Element{Name: []byte("$set"), View: value{Value: []byte(bsonraw.EmptyDocument)}}
+		dst = t.operator(dst, none, true, true)
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// operator writes $set or $unset, or nothing.
 func (t *translator) operator(dst []byte, section bsonraw.Element, set, volatile bool) []byte {
 	at := len(dst)
-	dst, start := openDocument(appendHeader(dst, bson.TypeEmbeddedDocument, section.Name))
+	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, bson.TypeEmbeddedDocument, section.Name))
 	empty := len(dst)
 	for e, ok := range bsonraw.Fields(section.Value) {
 		if !ok {
@@ -52,10 +52,9 @@ func (t *translator) operator(dst []byte, section bsonraw.Element, set, volatile
 	if len(dst) == empty {
 		return dst[:at]
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// modifier writes what a path becomes.
 func (t *translator) modifier(dst []byte, e bsonraw.Element, set bool) []byte {
 	name, below, more := bytes.Cut(e.Name, []byte("."))
 	c := t.m.root.find(name)
@@ -86,13 +85,12 @@ func (t *translator) modifier(dst []byte, e bsonraw.Element, set bool) []byte {
 	return append(dst, e.Raw[1+len(name):]...)
 }
 
-// whole writes a value that is set at a path, under another path.
 func (t *translator) whole(dst []byte, e bsonraw.Element, c *node, as string) []byte {
 	if c.mayVanish() {
 		return nil
 	}
 	at := len(dst)
-	dst, typ, err := t.w.value(appendHeader(dst, e.Type, as), valueOf(e), c, 0)
+	dst, typ, err := t.w.value(bsonraw.AppendHeader(dst, e.Type, as), e.View, c, 0)
 	if err != nil {
 		return nil
 	}
@@ -102,7 +100,6 @@ func (t *translator) whole(dst []byte, e bsonraw.Element, c *node, as string) []
 	return dst
 }
 
-// below writes what a path becomes that goes on below a node with rules in it.
 func (t *translator) below(dst []byte, e bsonraw.Element, rest []byte, n *node, set bool) []byte {
 	c, end, ok := follow(rest, n, set)
 	switch {
@@ -117,12 +114,11 @@ func (t *translator) below(dst []byte, e bsonraw.Element, rest []byte, n *node, 
 	return t.whole(dst, e, c, string(e.Name))
 }
 
-// follow goes down a path: to the node whose field it sets as a whole (end), or below
-// which it goes on; to none where it touches no rule. Whether a number is an index or a
-// name is not known: it is not ok where that matters.
+// follow goes down a path to the node that it sets as a whole (end), or below which it continues;
+// to none where it touches no rule. A number may be an index or a name: not ok where that matters.
 func follow(rest []byte, n *node, set bool) (c *node, end, ok bool) {
 	name, below, more := bytes.Cut(rest, []byte("."))
-	if isIndex(name) {
+	if bsonraw.IsIndex(name) {
 		if !more {
 			return nil, false, !set
 		}

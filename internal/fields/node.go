@@ -1,12 +1,11 @@
 package fields
 
-// node is what becomes of a field of the source, and of those in it.
 type node struct {
 	name     string // on the source
 	as       string // in the result
 	path     string // on the source
 	gone     bool   // it does not stand in place
-	only     bool   // of the fields in it those alone pass that are named
+	only     bool   // only named fields in it pass
 	root     bool
 	vanish   bool // a field in it may vanish
 	rule     *valueRule
@@ -15,7 +14,6 @@ type node struct {
 	outs     []*outNode       // outputs that stand first in it
 }
 
-// outNode is a field of the result that does not stand in place, or one around such.
 type outNode struct {
 	name  string
 	home  bool // it stands in the source's field of that name, where there is one
@@ -25,7 +23,6 @@ type outNode struct {
 
 const fewChildren = 8
 
-// find is the child of a name; nil for none.
 func (n *node) find(name []byte) *node {
 	if n.index != nil {
 		return n.index[string(name)]
@@ -42,12 +39,10 @@ func (n *node) find(name []byte) *node {
 	return nil
 }
 
-// plain says that a value passes as it is.
 func (n *node) plain() bool {
 	return n.rule == nil && len(n.children) == 0 && len(n.outs) == 0 && !n.only
 }
 
-// mayVanish says that a value of the source may have none in the result.
 func (n *node) mayVanish() bool {
 	return n.only || n.rule != nil && n.rule.otherwise == otherwiseDrop
 }
@@ -71,7 +66,6 @@ func (n *node) at(names []string) *node {
 	return n
 }
 
-// build makes the tree of rules that were checked.
 func (m *Map) build() {
 	m.root = &node{root: true, only: m.keeps}
 	for _, p := range m.keep {
@@ -95,13 +89,12 @@ func (m *Map) build() {
 	m.readsOf()
 }
 
-// plant puts a claim into the tree.
 func (c *claim) plant(m *Map) {
 	n := m.root.at(c.path.names)
 	switch {
 	case c.rule != nil:
 		n.rule = c.rule
-		for i := range m.outputs { // what is moved is moved as the rule makes it
+		for i := range m.outputs { // a moved value is ruled first
 			if o := &m.outputs[i]; o.make.kind == makeMoved && o.make.from.text == c.path.text {
 				o.make.rule = c.rule
 			}
@@ -116,7 +109,7 @@ func (c *claim) plant(m *Map) {
 	}
 }
 
-// taken is the child whose name an output has; nil where it does not pass anyway.
+// taken returns the child whose name an output takes; nil where it is left out anyway.
 func (n *node) taken(name string) *node {
 	if n.only && n.find([]byte(name)) == nil {
 		return nil
@@ -124,8 +117,8 @@ func (n *node) taken(name string) *node {
 	return n.child(name)
 }
 
-// plantOutput puts an output into the tree, at each level into the source's field of
-// the name, if that stays in place.
+// plantOutput puts an output into the tree, at each level into the source's field of the name, if
+// that stays in place.
 func (m *Map) plantOutput(o *output) {
 	n := m.root
 	list := &n.outs
@@ -150,7 +143,6 @@ func (m *Map) plantOutput(o *output) {
 	}
 }
 
-// inner is the outNode of a name in a list that has outputs in it.
 func inner(list *[]*outNode, name string) *outNode {
 	for _, o := range *list {
 		if o.name == name {

@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// makeKind is where the value of an output comes from.
 type makeKind uint8
 
 const (
@@ -21,7 +20,6 @@ const (
 	makeComputed
 )
 
-// maker makes the value of an output.
 type maker struct {
 	kind     makeKind
 	constant value
@@ -30,10 +28,9 @@ type maker struct {
 	expr     *expression
 }
 
-// volatile says that a later look at the source cannot tell the value.
+// volatile reports a value that a later read of the source cannot reproduce.
 func (mk *maker) volatile() bool { return mk.kind == makeOperation || mk.kind == makeClusterTime }
 
-// mayFail says that there may be documents of which the value cannot be made.
 func (mk *maker) mayFail() bool {
 	switch mk.kind {
 	case makeComputed:
@@ -44,17 +41,16 @@ func (mk *maker) mayFail() bool {
 	return false
 }
 
-// make writes an output, or nothing where it has no value.
 func (w *writer) make(dst []byte, name string, o *output) ([]byte, error) {
 	switch mk := &o.make; mk.kind {
 	case makeConstant:
-		return append(appendHeader(dst, mk.constant.typ, name), mk.constant.data...), nil
+		return append(bsonraw.AppendHeader(dst, mk.constant.Type, name), mk.constant.Value...), nil
 	case makeNamespace:
-		return appendText(appendHeader(dst, bson.TypeString, name), w.meta.Namespace), nil
+		return appendText(bsonraw.AppendHeader(dst, bson.TypeString, name), w.meta.Namespace), nil
 	case makeOperation:
-		return appendText(appendHeader(dst, bson.TypeString, name), w.meta.Operation), nil
+		return appendText(bsonraw.AppendHeader(dst, bson.TypeString, name), w.meta.Operation), nil
 	case makeClusterTime:
-		dst = appendHeader(dst, bson.TypeTimestamp, name)
+		dst = bsonraw.AppendHeader(dst, bson.TypeTimestamp, name)
 		return binary.LittleEndian.AppendUint64(dst, uint64(w.meta.ClusterTime.T)<<32|uint64(w.meta.ClusterTime.I)), nil
 	case makeComputed:
 		return mk.expr.make(dst, name, w.doc, o.path.text)
@@ -63,16 +59,15 @@ func (w *writer) make(dst []byte, name string, o *output) ([]byte, error) {
 	}
 }
 
-// copied writes the value that a path of the source has.
 func (w *writer) copied(dst []byte, name string, mk *maker) ([]byte, error) {
 	v, err := lookup(w.doc, mk.from)
-	if err != nil || v.typ == none {
+	if err != nil || v.Type == none {
 		return dst, err
 	}
 	at := len(dst)
-	dst = appendHeader(dst, v.typ, name)
+	dst = bsonraw.AppendHeader(dst, v.Type, name)
 	if mk.rule == nil {
-		return append(dst, v.data...), nil
+		return append(dst, v.Value...), nil
 	}
 	dst, typ, err := mk.rule.append(dst, v, mk.from.text)
 	if err != nil {
@@ -85,7 +80,6 @@ func (w *writer) copied(dst []byte, name string, mk *maker) ([]byte, error) {
 	return dst, nil
 }
 
-// lookup is the value that a path leads to, of type none where there is none.
 func lookup(doc []byte, p path) (value, error) {
 	for i, name := range p.names {
 		e, ok := bsonraw.Field(doc, name)
@@ -93,7 +87,7 @@ func lookup(doc []byte, p path) (value, error) {
 		case !ok:
 			return value{}, nil
 		case i == len(p.names)-1:
-			return valueOf(e), nil
+			return e.View, nil
 		case e.Type == bson.TypeArray:
 			return value{}, &Misfit{p.text, "the path goes through an array, which has many values or none"}
 		case e.Type != bson.TypeEmbeddedDocument:
@@ -102,4 +96,25 @@ func lookup(doc []byte, p path) (value, error) {
 		doc = e.Value
 	}
 	return value{}, nil
+}
+
+type value = bsonraw.View
+
+func textOf(v value) string { return string(v.Text()) }
+
+func appendText[T string | []byte](dst []byte, text T) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text)+1))
+	dst = append(dst, text...)
+	return append(dst, 0)
+}
+
+func appendBool(dst []byte, yes bool) []byte {
+	if yes {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
+}
+
+func appendInt64(dst []byte, n int64) []byte {
+	return binary.LittleEndian.AppendUint64(dst, uint64(n))
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// claim is a rule of what becomes of a path of the source.
 type claim struct {
 	path path
 	at   place
@@ -19,22 +18,18 @@ type claim struct {
 	rule *valueRule
 }
 
-// places says that the value goes elsewhere, or nowhere.
 func (c *claim) places() bool { return c.rule == nil }
 
-// fails says that there may be values which the rule does not take.
 func (c claim) fails() bool {
 	return c.rule != nil && c.rule.kind == convertTo && c.rule.otherwise == otherwiseFail
 }
 
-// output is a field of the result that does not stand in place.
 type output struct {
 	path path
 	at   place
 	make maker
 }
 
-// parser reads rules into a Map that is not built yet.
 type parser struct {
 	secrets func(string) (string, error)
 	m       *Map
@@ -51,7 +46,7 @@ func (p *parser) document(doc []byte) error {
 			return at.refuse("it stands there twice; write one of them with all in it")
 		}
 		seen[name] = true
-		if err := p.section(name, valueOf(e), at); err != nil {
+		if err := p.section(name, e.View, at); err != nil {
 			return err
 		}
 	}
@@ -62,7 +57,6 @@ func (p *parser) document(doc []byte) error {
 	return nil
 }
 
-// section is a part of the rules.
 type section struct {
 	name    string
 	example string
@@ -104,25 +98,23 @@ func (p *parser) section(name string, v value, at place) error {
 	return place("").refuse("there is no rule %q; there are %s", name, listed(names, "and"))
 }
 
-// listed are names in a sentence.
 func listed(names []string, word string) string {
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
 }
 
-// paths reads keep and drop.
 func (p *parser) paths(name string, v value, at place) error {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return at.refuse(`it needs a list of paths, such as ["status", "customer.name"]`)
 	}
 	n := 0
-	for e := range bsonraw.Fields(v.data) {
+	for e := range bsonraw.Fields(v.Value) {
 		in := place(fmt.Sprintf("%s[%d]", at, n))
 		n++
 		if e.Type != bson.TypeString {
 			return in.refuse(`it needs a path, a string such as "customer.name"`)
 		}
-		q, err := readPath(valueOf(e).text(), name == "keep", in)
+		q, err := readPath(textOf(e.View), name == "keep", in)
 		if err != nil {
 			return err
 		}
@@ -139,20 +131,19 @@ func (p *parser) paths(name string, v value, at place) error {
 	return nil
 }
 
-// each reads a section of one rule for each path.
 func (p *parser) each(v value, at place, example string, read func(string, value, place) error) error {
-	if !v.isDocument() {
+	if !v.IsDocument() {
 		return at.refuse("it needs a document, such as %s", example)
 	}
 	seen := map[string]bool{}
-	for e := range bsonraw.Fields(v.data) {
+	for e := range bsonraw.Fields(v.Value) {
 		name := string(e.Name)
 		in := at.key(name)
 		if seen[name] {
 			return in.refuse("it stands there twice; write one of them")
 		}
 		seen[name] = true
-		if err := read(name, valueOf(e), in); err != nil {
+		if err := read(name, e.View, in); err != nil {
 			return err
 		}
 	}
@@ -163,45 +154,40 @@ func (p *parser) each(v value, at place, example string, read func(string, value
 }
 
 func (p *parser) rename(name string, v value, at place) error {
-	q, err := readPath(name, false, at)
-	if err != nil {
-		return err
-	}
-	to, err := p.target(v, at)
+	from, to, err := fromTo(name, v, at)
 	switch {
 	case err != nil:
 		return err
-	case len(q.names) > 1 || len(to.names) > 1:
+	case len(from.names) > 1 || len(to.names) > 1:
 		return at.refuse("rename is from top level to top level, and keeps the field's position; for dotted paths write move")
-	case q.text == to.text:
+	case from.text == to.text:
 		return at.refuse("it has this name already; leave the rule out")
 	}
-	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "rename", to: to.text})
+	p.m.claims = append(p.m.claims, claim{path: from, at: at, what: "rename", to: to.text})
 	return nil
 }
 
-// target reads the path to which something goes.
-func (p *parser) target(v value, at place) (path, error) {
-	if v.typ != bson.TypeString {
-		return path{}, at.refuse("it needs the new path, a string")
+func fromTo(name string, v value, at place) (from, to path, err error) {
+	if from, err = readPath(name, false, at); err != nil {
+		return from, to, err
 	}
-	return readPath(v.text(), false, at)
+	if v.Type != bson.TypeString {
+		return from, to, at.refuse("it needs the new path, a string")
+	}
+	to, err = readPath(textOf(v), false, at)
+	return from, to, err
 }
 
 func (p *parser) move(name string, v value, at place) error {
-	q, err := readPath(name, false, at)
-	if err != nil {
+	from, to, err := fromTo(name, v, at)
+	switch {
+	case err != nil:
 		return err
-	}
-	to, err := p.target(v, at)
-	if err != nil {
-		return err
-	}
-	if q.text == to.text {
+	case from.text == to.text:
 		return at.refuse("it is there already; leave the rule out")
 	}
-	p.m.claims = append(p.m.claims, claim{path: q, at: at, what: "move"})
-	p.m.outputs = append(p.m.outputs, output{to, at, maker{kind: makeMoved, from: q}})
+	p.m.claims = append(p.m.claims, claim{path: from, at: at, what: "move"})
+	p.m.outputs = append(p.m.outputs, output{to, at, maker{kind: makeMoved, from: from}})
 	return nil
 }
 
@@ -218,10 +204,10 @@ func (p *parser) output(name string, mk maker, at place) error {
 }
 
 func (p *parser) from(name string, v value, at place) error {
-	if v.typ != bson.TypeString {
+	if v.Type != bson.TypeString {
 		return at.refuse(`it needs $namespace, $operation, $clusterTime or a path of the source document, a string`)
 	}
-	switch text := v.text(); text {
+	switch text := textOf(v); text {
 	case "$namespace":
 		return p.output(name, maker{kind: makeNamespace}, at)
 	case "$operation", "$clusterTime":
@@ -246,7 +232,7 @@ func (p *parser) from(name string, v value, at place) error {
 	}
 }
 
-// sources are what is known of an event.
+// sources are the properties of an event.
 func sources() []string { return []string{"$namespace", "$operation", "$clusterTime"} }
 
 func (p *parser) convert(name string, v value, at place) error {
@@ -269,10 +255,9 @@ func (p *parser) ruled(what, name string, v value, at place, read func(value, pl
 	return err
 }
 
-// optionsOf reads a document of options by name; a name that is not known is refused.
 func optionsOf(v value, at place, known ...string) (map[string]value, error) {
 	out := map[string]value{}
-	for e := range bsonraw.Fields(v.data) {
+	for e := range bsonraw.Fields(v.Value) {
 		name := string(e.Name)
 		if !slices.Contains(known, name) {
 			return nil, at.key(name).refuse("there is no such option; there are %s", strings.Join(known, ", "))
@@ -280,12 +265,11 @@ func optionsOf(v value, at place, known ...string) (map[string]value, error) {
 		if _, twice := out[name]; twice {
 			return nil, at.key(name).refuse("it stands there twice; write one of them")
 		}
-		out[name] = valueOf(e)
+		out[name] = e.View
 	}
 	return out, nil
 }
 
-// otherwise is what becomes of a value that does not fit.
 type otherwise uint8
 
 const (
@@ -302,16 +286,16 @@ func readOtherwise(given map[string]value, at place, keep bool) (otherwise, erro
 	}
 	known := otherwiseNames(keep)
 	text := "null" // as YAML has it without quotes
-	if v.typ == bson.TypeString {
-		text = v.text()
+	if v.Type == bson.TypeString {
+		text = textOf(v)
 	}
-	if v.typ != bson.TypeString && v.typ != bson.TypeNull || !slices.Contains(known, text) {
+	if v.Type != bson.TypeString && v.Type != bson.TypeNull || !slices.Contains(known, text) {
 		return 0, at.in("otherwise").refuse("it needs %s", listed(known, "or"))
 	}
 	return otherwise(slices.Index(otherwiseNames(true), text)), nil
 }
 
-// otherwiseNames are in the order of the constants, but for keep, where it is not allowed.
+// otherwiseNames are in the order of the constants; keep is not always allowed.
 func otherwiseNames(keep bool) []string {
 	if keep {
 		return []string{"fail", "keep", "null", "drop"}

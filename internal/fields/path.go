@@ -3,23 +3,21 @@ package fields
 import (
 	"fmt"
 	"strings"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// path is a dotted path and its names.
 type path struct {
 	text  string
 	names []string
 }
 
-// within reports that p is the other path, or below it.
 func (p path) within(above path) bool {
 	return strings.HasPrefix(p.text, above.text) && (len(p.text) == len(above.text) || p.text[len(above.text)] == '.')
 }
 
-// overlaps reports that one path is the other, or above it.
 func (p path) overlaps(q path) bool { return p.within(q) || q.within(p) }
 
-// place is where in the rules something stands, for errors.
 type place string
 
 func (at place) in(name string) place {
@@ -29,10 +27,8 @@ func (at place) in(name string) place {
 	return place(name)
 }
 
-// key is the place of a path's rule in a section.
 func (at place) key(name string) place { return at.in(fmt.Sprintf("%q", name)) }
 
-// refuse says what is wrong, where, and how to write it.
 func (at place) refuse(format string, args ...any) error {
 	where := "fields"
 	if at != "" {
@@ -43,7 +39,7 @@ func (at place) refuse(format string, args ...any) error {
 
 const maxNames = 100 // of a path
 
-// readPath reads a path of the source, or of an output. id says that it may be _id.
+// readPath reads a path of the source or of an output, which may be _id with id.
 func readPath(text string, id bool, at place) (path, error) {
 	p := path{text, strings.Split(text, ".")}
 	switch {
@@ -60,7 +56,7 @@ func readPath(text string, id bool, at place) (path, error) {
 			return p, at.refuse("a name on the path %q is empty; write names with one dot between them", text)
 		case name[0] == '$':
 			return p, at.refuse("the name %q begins with a dollar; no rule can be about such a field", name)
-		case isIndex(name):
+		case bsonraw.IsIndex(name):
 			return p,
 				at.refuse(
 					"%q could be the index of an element or the name of a field; paths go into all elements of an array without an "+

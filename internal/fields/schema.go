@@ -1,8 +1,8 @@
 package fields
 
-// Schema describes rules for editors, as definitions of a JSON Schema: "fields" are those
-// of a collection. What Parse takes is valid. Of what is valid Parse may still refuse
-// some: rules that overlap, expressions, keys that cannot be read.
+// Schema returns definitions of a JSON Schema for editors; "fields" are the rules of a collection.
+// What Parse takes is valid. Parse may still refuse what is valid: rules that overlap, expressions,
+// unreadable keys.
 func Schema() map[string]any {
 	properties := schema{}
 	for _, s := range sections() {
@@ -14,8 +14,7 @@ func Schema() map[string]any {
 
 type schema = map[string]any
 
-// nameForm is of a field, or a path of several, that rules may be about: none is empty, begins
-// with a dollar or is written in digits.
+// nameForm is a name that rules may be about: not empty, without a leading dollar, not all digits.
 const nameForm = `(?:[^.$0-9][^.]*|[0-9]+[^.0-9][^.]*)`
 
 func pathSchema() schema {
@@ -36,13 +35,11 @@ func pathsSchema(path schema, about string) schema {
 	return schema{"type": "array", "minItems": 1, "items": path, "description": about}
 }
 
-// each is a section of one rule for each name.
 func each(name, rule schema, about string) schema {
 	return schema{"type": "object", "minProperties": 1, "propertyNames": name, "additionalProperties": rule,
 		"description": about}
 }
 
-// optionSchema is a document of them, one of which may be required.
 func optionSchema(required string, all schema) schema {
 	out := schema{"type": "object", "properties": all, "additionalProperties": false}
 	if required != "" {

@@ -9,19 +9,18 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// Verdict is what becomes of an update.
+// Verdict is the effect of the rules on an update.
 type Verdict uint8
 
 // The verdicts on an update.
 const (
-	// State: the update alone does not say what it makes of the mapped document. Read
-	// the document, Apply, and write it whole.
+	// State: read the document, Apply, and write it whole.
 	State Verdict = iota
-	// Unchanged: the update makes of the mapped document what it is to be.
+	// Unchanged: the same update applies to the mapped document.
 	Unchanged
-	// Translated: another update of the same form does, and was appended.
+	// Translated: the appended update of the same form applies.
 	Translated
-	// Nothing: the mapped document stays as it is.
+	// Nothing: the mapped document does not change.
 	Nothing
 )
 
@@ -30,14 +29,12 @@ func (v Verdict) String() string {
 	return [...]string{"state", "unchanged", "translated", "nothing"}[v]
 }
 
-// Update says what an update of a source document does to the mapped one. Where it is
-// Translated, the update is appended to dst as the o of an oplog entry; otherwise
-// nothing is.
+// Update translates an update of a source document to the mapped one. If Translated, the new update
+// is appended to dst as the o of an oplog entry, else nothing.
 //
-// Whenever it is not State, applying what it says to the mapped document gives, byte
-// for byte, the mapping of the updated document, if both can be mapped at all. Not
-// so for a document with a name twice, of which a rule leaves out one: where otherwise is
-// drop, and under keep what is no document.
+// Unless it is State, the result on the mapped document is byte for byte the mapping of the updated
+// document, if both can be mapped. Exception: a document with a name twice, one of which a rule
+// leaves out (otherwise drop, or a value under keep that is no document).
 func (m *Map) Update(dst []byte, d delta.Delta, meta Meta) ([]byte, Verdict) {
 	if m.passes(d) {
 		return dst, Unchanged
@@ -64,7 +61,6 @@ func (m *Map) Update(dst []byte, d delta.Delta, meta Meta) ([]byte, Verdict) {
 	return out, Translated
 }
 
-// passes reports that an update is of no field that a rule is about.
 func (m *Map) passes(d delta.Delta) bool {
 	if m.root.only || len(m.volatile) > 0 || len(m.reads) > 0 {
 		return false
@@ -90,7 +86,6 @@ func (m *Map) passes(d delta.Delta) bool {
 	return true
 }
 
-// ruleless reports that no rule is about the fields that a section names.
 func (m *Map) ruleless(section []byte) bool {
 	for e, ok := range bsonraw.Fields(section) {
 		if name, _, _ := bytes.Cut(e.Name, []byte(".")); !ok || m.root.find(name) != nil || m.root.find(e.Name) != nil {
@@ -100,18 +95,16 @@ func (m *Map) ruleless(section []byte) bool {
 	return true
 }
 
-// translator makes one update of another. What it writes is nil where the document's
-// state is needed.
+// translator translates one update. Its methods return nil where the document's state is needed.
 type translator struct {
 	m       *Map
 	w       writer
-	changed bool // it is not the update that it was
+	changed bool // the result differs from the update
 	wrote   int  // changes
 }
 
-// diff translates $v:2.
 func (t *translator) diff(dst, o []byte) []byte {
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	for e, ok := range bsonraw.Fields(o) {
 		if !ok {
 			return nil
@@ -120,20 +113,19 @@ func (t *translator) diff(dst, o []byte) []byte {
 			dst = append(dst, e.Raw...)
 			continue
 		}
-		dst = appendHeader(dst, e.Type, e.Name)
+		dst = bsonraw.AppendHeader(dst, e.Type, e.Name)
 		if dst = t.object(dst, e.Value, t.m.root, 0); dst == nil {
 			return nil
 		}
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// object translates the diff of an object for which a node has rules.
 func (t *translator) object(dst, diff []byte, n *node, depth int) []byte {
 	if len(n.outs) > 0 && !n.root || depth > bsonraw.MaxDepth {
 		return nil
 	}
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	for _, section := range []byte("dui") {
 		if dst = t.section(dst, diff, section, n, depth); dst == nil {
 			return nil
@@ -150,13 +142,12 @@ func (t *translator) object(dst, diff []byte, n *node, depth int) []byte {
 			return nil
 		}
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// section writes d, u or i: what is in it, and in d what now is left out.
 func (t *translator) section(dst, diff []byte, name byte, n *node, depth int) []byte {
 	at := len(dst)
-	dst, start := openDocument(append(dst, byte(bson.TypeEmbeddedDocument), name, 0))
+	dst, start := bsonraw.OpenDocument(append(dst, byte(bson.TypeEmbeddedDocument), name, 0))
 	empty := len(dst)
 	for section, ok := range bsonraw.Fields(diff) {
 		if !ok {
@@ -181,13 +172,11 @@ func (t *translator) section(dst, diff []byte, name byte, n *node, depth int) []
 	if len(dst) == empty {
 		return dst[:at]
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// entryOf is in which section an entry stands, and which is written.
 type entryOf struct{ from, to byte }
 
-// entry writes what an entry becomes in the section that is written.
 func (t *translator) entry(dst []byte, e bsonraw.Element, of entryOf, n *node, depth int) []byte {
 	c := n.find(e.Name)
 	switch {
@@ -205,24 +194,23 @@ func (t *translator) entry(dst []byte, e bsonraw.Element, of entryOf, n *node, d
 	return t.set(dst, e, of, c, depth)
 }
 
-// named writes an element under the name that it has in the result.
 func (t *translator) named(dst []byte, e bsonraw.Element, c *node) []byte {
 	t.wrote++
 	if c == nil || c.as == c.name {
 		return append(dst, e.Raw...)
 	}
 	t.changed = true
-	return append(appendHeader(dst, e.Type, c.as), e.Value...)
+	return append(bsonraw.AppendHeader(dst, e.Type, c.as), e.Value...)
 }
 
-// set writes what u or i becomes: the value that it has in the result, or in d that it
-// has none. Where a field has a value again, only i says where it stands.
+// set writes the result of u or i: the value, or in d its removal. Where a field gets a value again,
+// only i tells its place.
 func (t *translator) set(dst []byte, e bsonraw.Element, of entryOf, c *node, depth int) []byte {
 	if of.to == 'd' && !c.mayVanish() {
 		return dst
 	}
 	at := len(dst)
-	dst, err := t.w.field(dst, valueOf(e), c, depth)
+	dst, err := t.w.field(dst, e.View, c, depth)
 	switch {
 	case err != nil, len(dst) > at && c.mayVanish() && of.from == 'u':
 		return nil
@@ -237,10 +225,9 @@ func (t *translator) set(dst []byte, e bsonraw.Element, of entryOf, c *node, dep
 	}
 	t.changed = true
 	t.wrote++
-	return append(appendHeader(dst, bson.TypeBoolean, c.as), 0)
+	return append(bsonraw.AppendHeader(dst, bson.TypeBoolean, c.as), 0)
 }
 
-// volatile writes the fields that change with each write.
 func (t *translator) volatile(dst []byte) []byte {
 	for i := range t.m.volatile {
 		o := &t.m.volatile[i]
@@ -251,7 +238,6 @@ func (t *translator) volatile(dst []byte) []byte {
 	return dst
 }
 
-// sub writes what the diff of a field becomes.
 func (t *translator) sub(dst []byte, e bsonraw.Element, n *node, depth int) []byte {
 	c := n.find(e.Name[1:])
 	switch {
@@ -268,20 +254,19 @@ func (t *translator) sub(dst []byte, e bsonraw.Element, n *node, depth int) []by
 	dst = append(dst, byte(e.Type), 's')
 	dst = append(append(dst, c.as...), 0)
 	t.changed = t.changed || c.as != c.name
-	empty := len(dst) + len(emptyDocument)
+	empty := len(dst) + len(bsonraw.EmptyDocument)
 	if dst = t.change(dst, e.Value, c, depth); len(dst) == empty {
 		return dst[:at]
 	}
 	return dst
 }
 
-// change writes what the diff of a value on the way to rules becomes, {} for nothing.
 func (t *translator) change(dst, diff []byte, n *node, depth int) []byte {
 	switch {
 	case n.plain():
 		t.wrote++
 		return append(dst, diff...)
-	case !isArrayDiff(diff):
+	case !delta.IsArrayDiff(diff):
 		return t.object(dst, diff, n, depth+1)
 	case n.only || len(n.outs) > 0:
 		return nil // elements have other indexes
@@ -289,18 +274,12 @@ func (t *translator) change(dst, diff []byte, n *node, depth int) []byte {
 	return t.array(dst, diff, n, depth+1)
 }
 
-func isArrayDiff(diff []byte) bool {
-	e, ok := bsonraw.Field(diff, "a")
-	return ok && e.Type == bson.TypeBoolean
-}
-
-// array writes what the diff of an array becomes.
 func (t *translator) array(dst, diff []byte, n *node, depth int) []byte {
 	if depth > bsonraw.MaxDepth {
 		return nil
 	}
 	before := t.wrote
-	dst, start := openDocument(dst)
+	dst, start := bsonraw.OpenDocument(dst)
 	for e, ok := range bsonraw.Fields(diff) {
 		if !ok {
 			return nil
@@ -312,8 +291,8 @@ func (t *translator) array(dst, diff []byte, n *node, depth int) []byte {
 				return nil
 			}
 		case 's':
-			dst = appendHeader(dst, e.Type, e.Name)
-			empty := len(dst) + len(emptyDocument)
+			dst = bsonraw.AppendHeader(dst, e.Type, e.Name)
+			empty := len(dst) + len(bsonraw.EmptyDocument)
 			if dst = t.change(dst, e.Value, n, depth); dst == nil {
 				return nil
 			} else if len(dst) == empty {
@@ -329,17 +308,16 @@ func (t *translator) array(dst, diff []byte, n *node, depth int) []byte {
 	if t.wrote == before {
 		dst = dst[:start+4]
 	}
-	return closeDocument(dst, start)
+	return bsonraw.CloseDocument(dst, start)
 }
 
-// element writes an element that is set as a whole. Here nothing vanishes.
 func (t *translator) element(dst []byte, e bsonraw.Element, n *node, depth int) []byte {
 	at := len(dst)
 	t.wrote++
-	dst = appendHeader(dst, e.Type, e.Name)
+	dst = bsonraw.AppendHeader(dst, e.Type, e.Name)
 	var err error
-	if v := valueOf(e); v.isDocument() {
-		dst, err = t.w.document(dst, v.data, n, depth+1)
+	if v := e.View; v.IsDocument() {
+		dst, err = t.w.document(dst, v.Value, n, depth+1)
 	} else {
 		dst, _, err = t.w.scattered(dst, v, n, depth)
 	}

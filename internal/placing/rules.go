@@ -106,18 +106,5 @@ func SameKey(a, b bson.Raw) bool {
 	})
 }
 
-// KeyText is a shard key for people, as a rule has it.
-func KeyText(key bson.Raw) string {
-	if key == nil {
-		return "none"
-	}
-	var fields []string
-	for _, f := range shardkey.Parse(key) {
-		how := "1"
-		if f.Hashed {
-			how = "hashed"
-		}
-		fields = append(fields, f.Path+":"+how)
-	}
-	return strings.Join(fields, ",")
-}
+// KeyText is shardkey.Text.
+func KeyText(key bson.Raw) string { return shardkey.Text(key) }

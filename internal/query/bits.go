@@ -3,9 +3,10 @@ package query
 import (
 	"encoding/binary"
 	"math"
-	"math/big"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // modLeaf is $mod. It cuts fractions off first, and does not find a result beyond int64, as 5.0
@@ -14,50 +15,19 @@ import (
 type modLeaf struct{ divisor, remainder int64 }
 
 func (l modLeaf) test(v value) bool {
-	n, ok := truncated(v)
+	n, ok := v.Truncated()
 	return ok && n%l.divisor == l.remainder
 }
 
-// truncated is a number without its fraction; false when v is none, or none that an
-// int64 holds.
-func truncated(v value) (int64, bool) {
-	if n, ok := v.whole(); ok {
-		return n, true
-	}
-	switch v.typ {
-	case bson.TypeDouble:
-		return exactInt(math.Trunc(v.double()))
-	case bson.TypeDecimal128:
-		q, _, ok := parts(v)
-		return q.Int64(), ok && q.IsInt64()
-	}
-	return 0, false
-}
-
-// parts cuts a finite decimal, without its sign, at the point.
-func parts(v value) (whole *big.Int, fraction *big.Rat, ok bool) {
-	d := decimalOf(v)
-	if d.kind != kindFinite {
-		return new(big.Int), new(big.Rat), false
-	}
-	r := d.magnitude()
-	q := new(big.Int).Quo(r.Num(), r.Denom())
-	fraction = r.Sub(r, new(big.Rat).SetInt(q))
-	if d.negative {
-		q.Neg(q)
-	}
-	return q, fraction, true
-}
-
-// bitsLeaf is one of $bitsAllSet and so on: of the bits of the mask all, or any, are
-// set, or clear. The first byte has the lowest bits.
+// bitsLeaf is a $bits operator: all, or any, of the mask's bits are set, or clear. The first byte
+// has the lowest bits.
 type bitsLeaf struct {
 	mask     []byte
 	all, set bool
 }
 
 func (l *bitsLeaf) test(v value) bool {
-	if v.typ == bson.TypeBinary {
+	if v.Type == bson.TypeBinary {
 		return l.holds(binaryBits(v), 0)
 	}
 	n, ok := wholeBits(v)
@@ -69,7 +39,6 @@ func (l *bitsLeaf) test(v value) bool {
 	return l.holds(b[:], byte(n>>63)) // beyond its bits a number goes on with its sign
 }
 
-// holds looks at the bits of b, beyond which beyond follows.
 func (l *bitsLeaf) holds(b []byte, beyond byte) bool {
 	for i, m := range l.mask {
 		have := beyond
@@ -88,35 +57,21 @@ func (l *bitsLeaf) holds(b []byte, beyond byte) bool {
 	return l.all
 }
 
-// binaryBits are the bytes of a binary value.
-func binaryBits(v value) []byte { return v.data[5:] }
+func binaryBits(v value) []byte { return v.Value[5:] }
 
-// wholeBits is a number that has bits: a double only when an int64 holds it exactly,
-// every decimal, though.
+// wholeBits is a number that has bits: every decimal, and a double that is an int64. A decimal is
+// rounded, half to even. What no int64 holds, and NaN, is the lowest one (observed on 4.2 to 6.0).
 func wholeBits(v value) (int64, bool) {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeDouble:
-		return exactInt(v.double())
+		return bsonraw.ExactInt(v.Double())
 	case bson.TypeDecimal128:
-		return roundedDecimal(v), true
-	}
-	return v.whole()
-}
-
-// roundedDecimal is the whole number next to a decimal, the even one of two. What no
-// int64 holds, and NaN, is the lowest one (observed on 4.2 to 6.0).
-func roundedDecimal(v value) int64 {
-	q, fraction, ok := parts(v)
-	half := fraction.Cmp(big.NewRat(1, 2))
-	if half > 0 || half == 0 && q.Bit(0) == 1 {
-		away := int64(1)
-		if decimalOf(v).negative {
-			away = -1
+		if d := v.Decimal(); d.Kind == bsonraw.DecimalFinite {
+			if n := d.Rounded(); n.IsInt64() {
+				return n.Int64(), true
+			}
 		}
-		q.Add(q, big.NewInt(away))
+		return math.MinInt64, true
 	}
-	if !ok || !q.IsInt64() {
-		return math.MinInt64
-	}
-	return q.Int64()
+	return v.Int()
 }

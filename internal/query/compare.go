@@ -10,46 +10,41 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Compare orders two values of documents as servers do without a collation, all types among
-// each other.
-func Compare(a, b bson.RawValue) int { return compare(value{a.Type, a.Value}, value{b.Type, b.Value}) }
+// Compare orders two values as servers do without a collation, across all types.
+func Compare(a, b bson.RawValue) int {
+	return compare(value{Type: a.Type, Value: a.Value}, value{Type: b.Type, Value: b.Value})
+}
 
-// CompareDocuments orders documents, or arrays, field by field: by the class of the value, the
-// name, the value.
-func CompareDocuments(a, b []byte) int { return compareFields(a, b) }
-
-// compare orders two values as servers do without a collation, all types among
-// each other. Its depth is that of the less nested one: an operand's is bounded.
+// compare is Compare. Its depth is that of the less nested value: an operand's is bounded.
 func compare(a, b value) int {
-	c := classOf(a.typ)
-	if other := classOf(b.typ); c != other {
+	c := ClassOf(a.Type)
+	if other := ClassOf(b.Type); c != other {
 		return cmp.Compare(c, other)
 	}
 	switch c {
 	case classText, classCode:
-		return bytes.Compare(a.text(), b.text())
-	case classNumber:
+		return bytes.Compare(a.Text(), b.Text())
+	case ClassNumber:
 		return compareNumbers(a, b)
 	case classDate:
-		return cmp.Compare(int64Of(a.data), int64Of(b.data))
+		return cmp.Compare(a.Int64(), b.Int64())
 	case classTimestamp:
-		return cmp.Compare(uint64(int64Of(a.data)), uint64(int64Of(b.data)))
-	case classObject, classArray:
-		return compareFields(a.data, b.data)
+		return cmp.Compare(uint64(a.Int64()), uint64(b.Int64()))
+	case ClassObject, ClassArray:
+		return CompareDocuments(a.Value, b.Value)
 	case classBinary, classPointer:
-		return comparePrefixed(a.data, b.data)
+		return comparePrefixed(a.Value, b.Value)
 	case classRegex:
 		return compareRegexes(a, b)
-	case classScope:
-		return compareScopes(a.data, b.data)
+	case ClassScope:
+		return compareScopes(a.Value, b.Value)
 	}
-	return bytes.Compare(a.data, b.data)
+	return bytes.Compare(a.Value, b.Value)
 }
 
-// compareFields orders documents, or arrays, field by field: by the class of the
-// value, the name, the value. An array whose elements have other names than their
-// indexes is another one.
-func compareFields(a, b []byte) int {
+// CompareDocuments orders documents, or arrays, field by field: by the class of the value, then its
+// name, then the value. Arrays whose elements are not named by their indexes differ from others.
+func CompareDocuments(a, b []byte) int {
 	ra, _ := bsonraw.Body(a)
 	rb, _ := bsonraw.Body(b)
 	for len(ra) > 0 && len(rb) > 0 {
@@ -58,13 +53,13 @@ func compareFields(a, b []byte) int {
 		if !okA || !okB {
 			return cmp.Compare(len(ra), len(rb)) // damaged: any order will do
 		}
-		if c := cmp.Compare(classOf(ea.Type), classOf(eb.Type)); c != 0 {
+		if c := cmp.Compare(ClassOf(ea.Type), ClassOf(eb.Type)); c != 0 {
 			return c
 		}
 		if c := bytes.Compare(ea.Name, eb.Name); c != 0 {
 			return c
 		}
-		if c := compare(valueOf(ea), valueOf(eb)); c != 0 {
+		if c := compare(ea.View, eb.View); c != 0 {
 			return c
 		}
 		ra, rb = restA, restB
@@ -72,8 +67,7 @@ func compareFields(a, b []byte) int {
 	return cmp.Compare(len(ra), len(rb))
 }
 
-// comparePrefixed orders what starts with its length by length, then bytes: binary
-// values (of which the subtype comes next) and DBPointers.
+// comparePrefixed orders binary values (subtype second) and DBPointers by length, then bytes.
 func comparePrefixed(a, b []byte) int {
 	if c := cmp.Compare(binary.LittleEndian.Uint32(a), binary.LittleEndian.Uint32(b)); c != 0 {
 		return c
@@ -82,34 +76,30 @@ func comparePrefixed(a, b []byte) int {
 }
 
 func compareRegexes(a, b value) int {
-	pa, oa := a.regex()
-	pb, ob := b.regex()
-	if c := bytes.Compare(pa, pb); c != 0 {
-		return c
-	}
-	return bytes.Compare(oa, ob)
+	pa, oa := regexOf(a)
+	pb, ob := regexOf(b)
+	return cmp.Or(bytes.Compare(pa, pb), bytes.Compare(oa, ob))
 }
 
-// compareScopes orders code with scope: by code, then by scope.
 func compareScopes(a, b []byte) int {
 	codeA, scopeA, okA := cutScope(a)
 	codeB, scopeB, okB := cutScope(b)
 	if !okA || !okB {
 		return bytes.Compare(a, b)
 	}
-	if c := bytes.Compare(codeA.text(), codeB.text()); c != 0 {
+	if c := bytes.Compare(codeA.Text(), codeB.Text()); c != 0 {
 		return c
 	}
-	return compareFields(scopeA, scopeB)
+	return CompareDocuments(scopeA, scopeB)
 }
 
-// cutScope is the code and the scope; false when the bytes are damaged.
+// cutScope splits code with scope; false when the bytes are damaged.
 func cutScope(b []byte) (code value, scope []byte, ok bool) {
 	n, ok := bsonraw.ValueSize(bson.TypeJavaScript, b[4:])
 	if !ok {
 		return value{}, nil, false
 	}
-	code, scope = value{bson.TypeJavaScript, b[4 : 4+n]}, b[4+n:]
+	code, scope = value{Type: bson.TypeJavaScript, Value: b[4 : 4+n]}, b[4+n:]
 	_, ok = bsonraw.Body(scope)
 	return code, scope, ok
 }

@@ -27,3 +27,12 @@ func (w Wild) Documents(t *testing.T, n int) (docs []bson.Raw) {
 
 // Filter is a random filter.
 func (w Wild) Filter(t *testing.T) bson.Raw { return kit.Raw(w.g.filter(2)) }
+
+// Paths returns the dotted paths on which the result depends, sorted, without indexes of arrays.
+func (q *Query) Paths() []string {
+	var out []string
+	for _, d := range q.deps {
+		out = append(out, d.text)
+	}
+	return out
+}

@@ -58,7 +58,7 @@ func FuzzRegex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pattern, options, text string) {
 		l, err := newRegex(pattern, options, place{})
 		if err == nil {
-			l.test(value{bson.TypeString, append(append(make([]byte, 4), text...), 0)})
+			l.test(value{Type: bson.TypeString, Value: append(append(make([]byte, 4), text...), 0)})
 		} else if bytes.Contains([]byte(err.Error()), []byte("too large: error")) &&
 			!bytes.Contains([]byte(err.Error()), []byte("repeat")) {
 			t.Error(err)

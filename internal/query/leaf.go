@@ -8,17 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// leaf is a condition on one value, or on that there is none.
+// leaf is a condition on one value, which may be missing.
 type leaf interface {
 	test(v value) bool
 }
 
 type (
-	// notLeaf and allLeaves are what they are of one value inside $elemMatch;
-	// on a path bind takes them apart.
+	// notLeaf and allLeaves are of one value inside $elemMatch. On a path, bind takes them apart.
 	notLeaf   struct{ of leaf }
 	allLeaves []leaf
-	// never holds for nothing: {$all: []}.
+	// never matches nothing: {$all: []}.
 	never struct{}
 
 	existsLeaf struct{}
@@ -32,7 +31,7 @@ type (
 	// compareLeaf compares with a value of the same class.
 	compareLeaf struct {
 		op      comparison
-		class   class
+		class   Class
 		operand value
 	}
 	// textLeaf is equality with a string.
@@ -45,13 +44,11 @@ type (
 	}
 	typeLeaf struct{ types [256]bool }
 	sizeLeaf struct{ n int64 }
-	// elementLeaf is $elemMatch with conditions on an element itself, documentLeaf
-	// with conditions on its fields.
+	// elementLeaf is $elemMatch with conditions on an element, documentLeaf on its fields.
 	elementLeaf  struct{ of leaf }
 	documentLeaf struct{ of node }
 )
 
-// comparison is one of the operators that compare.
 type comparison uint8
 
 const (
@@ -76,8 +73,7 @@ func (op comparison) holds(c int) bool {
 	return c == 0
 }
 
-// wantsArray says of a leaf that it is about an array as a whole, not about its
-// elements.
+// wantsArray reports a leaf that tests an array as a whole, not its elements.
 func wantsArray(l leaf) bool {
 	switch l.(type) {
 	case *elementLeaf, *documentLeaf, sizeLeaf:
@@ -99,33 +95,32 @@ func (l allLeaves) test(v value) bool {
 
 func (never) test(value) bool { return false }
 
-func (existsLeaf) test(v value) bool { return !v.missing() }
+func (existsLeaf) test(v value) bool { return v.Type != 0 }
 
 func (nullLeaf) test(v value) bool {
-	return v.missing() || v.typ == bson.TypeNull || v.typ == bson.TypeUndefined
+	return v.Type == 0 || v.IsNull()
 }
 
-// test: a missing value too is below MaxKey and above MinKey.
+// test puts a missing value below MaxKey and above MinKey, too.
 func (l *boundLeaf) test(v value) bool {
-	if v.missing() {
-		v.typ = bson.TypeNull
+	if v.Type == 0 {
+		v.Type = bson.TypeNull
 	}
 	return l.op.holds(compare(v, l.operand))
 }
 
-// test keeps to the class: {$lt: 5} finds no string. NaN is in no order with other
-// numbers, only equal to itself.
+// test compares within a class: {$lt: 5} finds no string. NaN equals NaN, and has no order.
 func (l *compareLeaf) test(v value) bool {
-	if classOf(v.typ) != l.class {
+	if ClassOf(v.Type) != l.class {
 		return false
 	}
-	if l.class == classNumber && (v.isNaN() || l.operand.isNaN()) {
-		return l.op != opLt && l.op != opGt && v.isNaN() && l.operand.isNaN()
+	if l.class == ClassNumber && (isNaN(v) || isNaN(l.operand)) {
+		return l.op != opLt && l.op != opGt && isNaN(v) && isNaN(l.operand)
 	}
 	return l.op.holds(compare(v, l.operand))
 }
 
-func (l *textLeaf) test(v value) bool { return v.isText() && string(v.text()) == l.text }
+func (l *textLeaf) test(v value) bool { return isText(v) && string(v.Text()) == l.text }
 
 func (l *inLeaf) test(v value) bool {
 	if l.null && (nullLeaf{}).test(v) {
@@ -134,22 +129,17 @@ func (l *inLeaf) test(v value) bool {
 	if _, found := slices.BinarySearchFunc(l.sorted, v, compare); found {
 		return true
 	}
-	for _, re := range l.regexes {
-		if re.test(v) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.regexes, func(re *regexLeaf) bool { return re.test(v) })
 }
 
-func (l *typeLeaf) test(v value) bool { return l.types[v.typ] }
+func (l *typeLeaf) test(v value) bool { return l.types[v.Type] }
 
 func (l sizeLeaf) test(v value) bool {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return false
 	}
 	n := int64(0)
-	for _, ok := range bsonraw.Fields(v.data) {
+	for _, ok := range bsonraw.Fields(v.Value) {
 		if !ok {
 			return false
 		}
@@ -159,23 +149,23 @@ func (l sizeLeaf) test(v value) bool {
 }
 
 func (l *elementLeaf) test(v value) bool {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return false
 	}
-	for e, ok := range bsonraw.Fields(v.data) {
-		if ok && l.of.test(valueOf(e)) {
+	for e, ok := range bsonraw.Fields(v.Value) {
+		if ok && l.of.test(e.View) {
 			return true
 		}
 	}
 	return false
 }
 
-// test asks of arrays in the array too: their fields are named "0", "1" and so on.
+// test includes arrays in the array: their fields are named "0", "1" and so on.
 func (l *documentLeaf) test(v value) bool {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return false
 	}
-	for e, ok := range bsonraw.Fields(v.data) {
+	for e, ok := range bsonraw.Fields(v.Value) {
 		if ok && (e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray) && l.of.match(e.Value) {
 			return true
 		}

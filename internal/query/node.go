@@ -1,7 +1,12 @@
 package query
 
-// node is a condition on a document. $elemMatch asks it of arrays too, whose fields
-// are named by index.
+import (
+	"strings"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// node is a condition on a document, in $elemMatch also on an array.
 type node interface {
 	match(doc []byte) bool
 }
@@ -12,7 +17,7 @@ type (
 	negated struct{ of node }
 	// always is {}.
 	always struct{}
-	// onField holds when the leaf holds for a value that the path leads to.
+	// onField holds when the leaf holds for a value at the path.
 	onField struct{ search search }
 	// onName is onField for a path of one name.
 	onName struct {
@@ -48,14 +53,13 @@ func (n *onField) match(doc []byte) bool { return n.search.document(doc, 0) }
 
 func (n *onName) match(doc []byte) bool {
 	v := field(doc, n.name)
-	if v.isArray() {
+	if v.IsArray() {
 		s := search{leaf: n.leaf, whole: n.whole}
 		return s.end(v)
 	}
 	return n.leaf.test(v)
 }
 
-// all is the conjunction of nodes, in its shortest form.
 func all(nodes []node) node {
 	switch len(nodes) {
 	case 0:
@@ -66,8 +70,8 @@ func all(nodes []node) node {
 	return allOf(nodes)
 }
 
-// bind makes a leaf a condition on what a path leads to. Negations and conjunctions
-// are of the whole: {a: {$gt: 1, $lt: 3}} holds for {a: [0, 4]}.
+// bind makes a leaf a condition on a path. Negations and conjunctions are of the whole path:
+// {a: {$gt: 1, $lt: 3}} holds for {a: [0, 4]}.
 func bind(p path, l leaf) node {
 	switch l := l.(type) {
 	case notLeaf:
@@ -83,4 +87,87 @@ func bind(p path, l leaf) node {
 		return &onName{p.text, l, wantsArray(l)}
 	}
 	return &onField{search{p.steps, l, wantsArray(l)}}
+}
+
+type path struct {
+	text  string
+	steps []step
+}
+
+type step struct {
+	name  string
+	index bool // may also be the index of an array's element
+}
+
+func parsePath(text string) path {
+	p := path{text: text}
+	for _, name := range strings.Split(text, ".") {
+		p.steps = append(p.steps, step{name, bsonraw.IsIndex(name)})
+	}
+	return p
+}
+
+// search looks on a path for a value for which a leaf holds. The path continues in every document
+// of an array. At its end, an array counts as its elements and as itself.
+type search struct {
+	steps []step
+	leaf  leaf
+	whole bool // of an array at the end the leaf sees the array alone
+}
+
+func (s *search) document(doc []byte, i int) bool {
+	return s.value(field(doc, s.steps[i].name), i+1)
+}
+
+func (s *search) value(v value, i int) bool {
+	switch {
+	case i == len(s.steps):
+		return s.end(v)
+	case v.IsDocument():
+		return s.document(v.Value, i)
+	case v.IsArray():
+		return s.elements(v.Value, i)
+	}
+	return s.leaf.test(value{})
+}
+
+// elements searches the documents of an array, and the element that the step names.
+func (s *search) elements(array []byte, i int) bool {
+	at := &s.steps[i]
+	for e, ok := range bsonraw.Fields(array) {
+		if !ok {
+			return false
+		}
+		v := e.View
+		if v.IsDocument() && s.document(v.Value, i) {
+			return true
+		}
+		if at.index && string(e.Name) == at.name && s.element(v, i+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// element continues at an element that its index named. At the end of the path, it stands for
+// itself alone. Below a scalar there is nothing, not a missing value.
+func (s *search) element(v value, i int) bool {
+	switch {
+	case i == len(s.steps):
+		return s.leaf.test(v)
+	case v.IsDocument() || v.IsArray():
+		return s.value(v, i)
+	}
+	return false
+}
+
+func (s *search) end(v value) bool {
+	if v.IsArray() && !s.whole {
+		for e, ok := range bsonraw.Fields(v.Value) {
+			if ok && s.leaf.test(e.View) {
+				return true
+			}
+		}
+	}
+	return s.leaf.test(v)
 }

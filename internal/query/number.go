@@ -2,54 +2,35 @@ package query
 
 import (
 	"cmp"
-	"encoding/binary"
 	"math"
 	"math/big"
 	"math/bits"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-func (v value) double() float64 { return math.Float64frombits(binary.LittleEndian.Uint64(v.data)) }
-
-// whole is an int32 or int64.
-func (v value) whole() (int64, bool) {
-	switch v.typ {
-	case bson.TypeInt32:
-		return int64(int32(binary.LittleEndian.Uint32(v.data))), true
-	case bson.TypeInt64:
-		return int64Of(v.data), true
-	}
-	return 0, false
+func isNaN(v value) bool {
+	return v.Type == bson.TypeDouble && math.IsNaN(v.Double()) ||
+		v.Type == bson.TypeDecimal128 && v.Decimal().Kind == bsonraw.DecimalNaN
 }
 
-// isNaN is for numbers of any type.
-func (v value) isNaN() bool {
-	switch v.typ {
-	case bson.TypeDouble:
-		return math.IsNaN(v.double())
-	case bson.TypeDecimal128:
-		return decimalOf(v).kind == kindNaN
-	}
-	return false
-}
-
-// compareNumbers orders numbers of all types by their exact value; NaN is the
-// lowest, -0 equals 0.
+// compareNumbers orders numbers of all types by their exact value; NaN is lowest, -0 equals 0.
 func compareNumbers(a, b value) int {
-	i, isInt := a.whole()
-	j, alsoInt := b.whole()
+	i, isInt := a.Int()
+	j, alsoInt := b.Int()
 	switch {
 	case isInt && alsoInt:
 		return cmp.Compare(i, j)
-	case a.typ == bson.TypeDecimal128 || b.typ == bson.TypeDecimal128:
+	case a.Type == bson.TypeDecimal128 || b.Type == bson.TypeDecimal128:
 		return compareDecimals(decimalOf(a), decimalOf(b))
 	case isInt:
-		return compareIntDouble(i, b.double())
+		return compareIntDouble(i, b.Double())
 	case alsoInt:
-		return -compareIntDouble(j, a.double())
+		return -compareIntDouble(j, a.Double())
 	}
-	return cmp.Compare(a.double(), b.double()) // NaN first
+	return cmp.Compare(a.Double(), b.Double()) // NaN first
 }
 
 // two63 is 2^63, the first double beyond an int64.
@@ -68,111 +49,58 @@ func compareIntDouble(i int64, f float64) int {
 	return cmp.Compare(0, f-math.Trunc(f))
 }
 
-// exactInt is a double as an int64, false when it is none.
-func exactInt(f float64) (int64, bool) {
-	if !(f >= -two63 && f < two63) || f != math.Trunc(f) {
-		return 0, false
-	}
-	return int64(f), true
-}
-
-// kind is the place of a decimal among those that are no plain number.
-type kind int8
-
-const (
-	kindNaN kind = iota
-	kindMinusInf
-	kindFinite
-	kindInf
-)
-
-// decimal is a number as sign, coefficient and power of ten. A double that is no
-// whole number keeps its own form in real.
 type decimal struct {
-	kind     kind
-	negative bool
-	binary   bool
-	high     uint64
-	low      uint64
-	exp      int
-	real     float64
+	bsonraw.Decimal
+	binary bool
+	real   float64
 }
 
-// The layout of a decimal128: sign, 14 bits of exponent, 113 of coefficient.
-const (
-	decimalBias     = 6176
-	decimalMaxCoefH = 0x0001ED09BEAD87C0 // high word of 10^34 - 1
-	decimalMaxCoefL = 0x378D8E63FFFFFFFF
-)
-
-// decimalOf is any number as a decimal.
 func decimalOf(v value) decimal {
-	if v.typ == bson.TypeDecimal128 {
-		return unpackDecimal(binary.LittleEndian.Uint64(v.data[8:]), binary.LittleEndian.Uint64(v.data))
+	if v.Type == bson.TypeDecimal128 {
+		return decimal{Decimal: v.Decimal()}
 	}
-	if n, ok := v.whole(); ok {
+	if n, ok := v.Int(); ok {
 		return wholeDecimal(n)
 	}
-	f := v.double()
+	f := v.Double()
+	kind := bsonraw.DecimalFinite
 	switch {
 	case math.IsNaN(f):
-		return decimal{kind: kindNaN}
+		kind = bsonraw.DecimalNaN
 	case math.IsInf(f, 1):
-		return decimal{kind: kindInf}
+		kind = bsonraw.DecimalInf
 	case math.IsInf(f, -1):
-		return decimal{kind: kindMinusInf}
+		kind = bsonraw.DecimalMinusInf
 	}
-	if n, ok := exactInt(f); ok {
+	if n, ok := bsonraw.ExactInt(f); ok {
 		return wholeDecimal(n)
 	}
-	return decimal{kind: kindFinite, negative: f < 0, binary: true, real: math.Abs(f)}
+	return decimal{bsonraw.Decimal{Kind: kind, Negative: f < 0}, true, math.Abs(f)}
 }
 
 func wholeDecimal(n int64) decimal {
-	d := decimal{kind: kindFinite, low: uint64(n)}
+	d := bsonraw.Decimal{Kind: bsonraw.DecimalFinite, Low: uint64(n)}
 	if n < 0 {
-		d.negative, d.low = true, -uint64(n)
+		d.Negative, d.Low = true, -uint64(n)
 	}
-	return d
+	return decimal{Decimal: d}
 }
 
-func unpackDecimal(high, low uint64) decimal {
-	d := decimal{kind: kindFinite, negative: high>>63 == 1}
-	switch high >> 58 & 0x1F {
-	case 0x1F:
-		return decimal{kind: kindNaN}
-	case 0x1E:
-		if d.negative {
-			return decimal{kind: kindMinusInf}
-		}
-		return decimal{kind: kindInf}
-	}
-	d.exp = int(high>>49&0x3FFF) - decimalBias
-	d.high, d.low = high&(1<<49-1), low
-	// The other layout holds only coefficients that are out of range, and these
-	// count as zero.
-	if high>>61&3 == 3 || d.high > decimalMaxCoefH || d.high == decimalMaxCoefH && low > decimalMaxCoefL {
-		d.high, d.low, d.exp = 0, 0, 0
-	}
-	return d
-}
+func (d decimal) zero() bool { return !d.binary && d.High|d.Low == 0 }
 
-func (d decimal) zero() bool { return !d.binary && d.high|d.low == 0 }
-
-// sign is -1, 0 or 1, of finite ones.
 func (d decimal) sign() int {
 	switch {
 	case d.zero():
 		return 0
-	case d.negative:
+	case d.Negative:
 		return -1
 	}
 	return 1
 }
 
 func compareDecimals(a, b decimal) int {
-	if a.kind != b.kind || a.kind != kindFinite {
-		return cmp.Compare(a.kind, b.kind)
+	if a.Kind != b.Kind || a.Kind != bsonraw.DecimalFinite {
+		return cmp.Compare(a.Kind, b.Kind)
 	}
 	s := a.sign()
 	if s != b.sign() || s == 0 {
@@ -188,17 +116,17 @@ func compareDecimals(a, b decimal) int {
 	return s * c
 }
 
-// compareShort compares the magnitudes of decimals of 64 bits without the heap, when
-// their exponents are near to each other: prices and counts are.
+// compareShort compares the magnitudes of decimals of 64 bits with similar exponents, such as prices,
+// without the heap.
 func compareShort(a, b decimal) (int, bool) {
-	if a.binary || b.binary || a.high|b.high != 0 {
+	if a.binary || b.binary || a.High|b.High != 0 {
 		return 0, false
 	}
-	if a.exp < b.exp {
+	if a.Exp < b.Exp {
 		c, ok := compareShort(b, a)
 		return -c, ok
 	}
-	by := a.exp - b.exp
+	by := a.Exp - b.Exp
 	if by > 19 {
 		return 0, false
 	}
@@ -206,14 +134,13 @@ func compareShort(a, b decimal) (int, bool) {
 	for range by {
 		power *= 10
 	}
-	if high, low := bits.Mul64(a.low, power); high == 0 {
-		return cmp.Compare(low, b.low), true
+	if high, low := bits.Mul64(a.Low, power); high == 0 {
+		return cmp.Compare(low, b.Low), true
 	}
 	return 1, true
 }
 
-// compareNear compares a decimal with a double without the heap, when they are so far
-// apart that rounding makes no difference.
+// compareNear compares a decimal with a double without the heap, if rounding makes no difference.
 func compareNear(a, b decimal) (int, bool) {
 	if !b.binary {
 		if !a.binary {
@@ -223,28 +150,21 @@ func compareNear(a, b decimal) (int, bool) {
 		return -c, ok
 	}
 	// Up to 10^22 powers of ten are exact, and two roundings are less than 2^-51.
-	if a.binary || a.high != 0 || a.exp < -22 || a.exp > 22 {
+	if a.binary || a.High != 0 || a.Exp < -22 || a.Exp > 22 {
 		return 0, false
 	}
-	f := float64(a.low)
-	if a.exp < 0 {
-		f /= math.Pow10(-a.exp)
+	f := float64(a.Low)
+	if a.Exp < 0 {
+		f /= math.Pow10(-a.Exp)
 	} else {
-		f *= math.Pow10(a.exp)
+		f *= math.Pow10(a.Exp)
 	}
 	return cmp.Compare(f, b.real), math.Abs(f-b.real) > f*1e-14
 }
 
-// magnitude is the exact number without its sign.
 func (d decimal) magnitude() *big.Rat {
 	if d.binary {
 		return new(big.Rat).SetFloat64(d.real)
 	}
-	n := new(big.Int).SetUint64(d.high)
-	n.Or(n.Lsh(n, 64), new(big.Int).SetUint64(d.low))
-	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(d.exp, -d.exp))), nil)
-	if d.exp < 0 {
-		return new(big.Rat).SetFrac(n, power)
-	}
-	return new(big.Rat).SetInt(n.Mul(n, power))
+	return d.Magnitude()
 }

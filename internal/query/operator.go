@@ -1,6 +1,8 @@
 package query
 
 import (
+	"bytes"
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,20 +12,19 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// operator reads one operator beside a path, without $regex and $options.
 func (p *parser) operator(name string, v value, at place) (leaf, error) {
 	if !slices.Contains(operatorNames(), name) {
 		return nil, at.refuse("%s", unsupported(name, listed(operatorNames())+" are"))
 	}
 	if op, ok := comparisonOf(name); ok {
-		if v.typ == bson.TypeRegex && op != opEq {
+		if v.Type == bson.TypeRegex && op != opEq {
 			return nil, at.refuse("a regex has no order; use $regex, $in or $not")
 		}
 		return p.comparison(op, v, at)
 	}
 	switch name {
 	case "$ne":
-		if v.typ == bson.TypeRegex {
+		if v.Type == bson.TypeRegex {
 			return nil, at.refuse("it takes no regex; use $not")
 		}
 		return negate(p.comparison(opEq, v, at))
@@ -51,7 +52,6 @@ func (p *parser) operator(name string, v value, at place) (leaf, error) {
 	return nil, at.refuse("%s is not read", name)
 }
 
-// operatorNames are the operators beside a path: no others are taken.
 func operatorNames() []string {
 	return []string{"$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type", "$regex",
 		"$options", "$size", "$mod",
@@ -64,19 +64,8 @@ func listed(names []string) string {
 }
 
 func comparisonOf(name string) (comparison, bool) {
-	switch name {
-	case "$eq":
-		return opEq, true
-	case "$lt":
-		return opLt, true
-	case "$lte":
-		return opLte, true
-	case "$gt":
-		return opGt, true
-	case "$gte":
-		return opGte, true
-	}
-	return 0, false
+	i := slices.Index([]string{"$eq", "$lt", "$lte", "$gt", "$gte"}, name) // in the order of the constants
+	return comparison(max(i, 0)), i >= 0
 }
 
 func negate(l leaf, err error) (leaf, error) {
@@ -86,34 +75,32 @@ func negate(l leaf, err error) (leaf, error) {
 	return notLeaf{l}, nil
 }
 
-// comparison makes the leaf of a comparison with a value.
 func (p *parser) comparison(op comparison, v value, at place) (leaf, error) {
 	p.texts = p.texts || hasText(v)
 	switch {
-	case v.typ == bson.TypeUndefined:
+	case v.Type == bson.TypeUndefined:
 		return nil, at.refuse("nothing can be compared with undefined; use null, or {$type: \"undefined\"}")
 	case renumbered(v):
 		return nil, at.refuse("%s", errRenumbered)
-	case v.typ == bson.TypeMinKey || v.typ == bson.TypeMaxKey:
+	case v.Type == bson.TypeMinKey || v.Type == bson.TypeMaxKey:
 		return &boundLeaf{op, v}, nil
-	case v.typ == bson.TypeNull && (op == opLt || op == opGt):
+	case v.Type == bson.TypeNull && (op == opLt || op == opGt):
 		return never{}, nil
-	case v.typ == bson.TypeNull:
+	case v.Type == bson.TypeNull:
 		return nullLeaf{}, nil
-	case op == opEq && v.isText():
-		return &textLeaf{string(v.text())}, nil
+	case op == opEq && isText(v):
+		return &textLeaf{string(v.Text())}, nil
 	}
-	return &compareLeaf{op, classOf(v.typ), v}, nil
+	return &compareLeaf{op, ClassOf(v.Type), v}, nil
 }
 
-// hasText says of a value that there is text in it which a collation would compare.
 func hasText(v value) bool {
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeString, bson.TypeSymbol, bson.TypeCodeWithScope:
 		return true
 	case bson.TypeEmbeddedDocument, bson.TypeArray:
-		for e := range bsonraw.Fields(v.data) {
-			if hasText(valueOf(e)) {
+		for e := range bsonraw.Fields(v.Value) {
+			if hasText(e.View) {
 				return true
 			}
 		}
@@ -123,15 +110,15 @@ func hasText(v value) bool {
 
 const errRenumbered = "the elements of an array have other names than 0, 1 and so on"
 
-// renumbered says of a value that it is, or has in it, an array whose elements are not
-// named by their indexes. Newer servers name them anew where older ones do not.
+// renumbered reports an array, in a value at any depth, whose elements are not named by their
+// indexes. Newer servers rename them, older ones do not.
 func renumbered(v value) bool {
-	if !v.isArray() && !v.isObject() {
+	if !v.IsArray() && !v.IsDocument() {
 		return false
 	}
 	i := 0
-	for e := range bsonraw.Fields(v.data) {
-		if v.isArray() && string(e.Name) != strconv.Itoa(i) || renumbered(valueOf(e)) {
+	for e := range bsonraw.Fields(v.Value) {
+		if v.IsArray() && string(e.Name) != strconv.Itoa(i) || renumbered(e.View) {
 			return true
 		}
 		i++
@@ -139,24 +126,23 @@ func renumbered(v value) bool {
 	return false
 }
 
-// in reads the list of $in.
 func (p *parser) in(v value, at place) (leaf, error) {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return nil, at.refuse("it needs a list, not %s", describe(v))
 	}
 	l := &inLeaf{}
-	for e := range bsonraw.Fields(v.data) {
-		v := valueOf(e)
+	for e := range bsonraw.Fields(v.Value) {
+		v := e.View
 		switch {
-		case v.typ == bson.TypeUndefined:
+		case v.Type == bson.TypeUndefined:
 			return nil, at.refuse("nothing can be compared with undefined; use null")
 		case renumbered(v):
 			return nil, at.refuse("%s", errRenumbered)
-		case v.isObject() && startsWithDollar(v.data):
+		case v.IsDocument() && startsWithDollar(v.Value):
 			return nil, at.refuse("the list holds values, not operators; use $or")
-		case v.typ == bson.TypeNull:
+		case v.Type == bson.TypeNull:
 			l.null = true
-		case v.typ == bson.TypeRegex:
+		case v.Type == bson.TypeRegex:
 			re, err := p.regexValue(v, at)
 			if err != nil {
 				return nil, err
@@ -177,18 +163,16 @@ func (p *parser) in(v value, at place) (leaf, error) {
 	return l, nil
 }
 
-// not reads $not, whose argument is operators or a regex.
 func (p *parser) not(v value, at place) (leaf, error) {
 	switch {
-	case v.typ == bson.TypeRegex:
+	case v.Type == bson.TypeRegex:
 		return negate(p.regexValue(v, at))
-	case v.isObject() && startsWithDollar(v.data):
-		return negate(p.operators(v.data, at))
+	case v.IsDocument() && startsWithDollar(v.Value):
+		return negate(p.operators(v.Value, at))
 	}
 	return nil, at.refuse("it needs operators or a regex, not %s; for a value use $ne", describe(v))
 }
 
-// exists reads $exists, whose argument is true or false as in JavaScript.
 func exists(v value) leaf {
 	if truth(v) {
 		return existsLeaf{}
@@ -198,15 +182,14 @@ func exists(v value) leaf {
 
 func truth(v value) bool {
 	switch {
-	case v.typ == bson.TypeBoolean:
-		return v.data[0] != 0
-	case v.isNumber():
-		return compareNumbers(v, value{bson.TypeInt32, make([]byte, 4)}) != 0
+	case v.Type == bson.TypeBoolean:
+		return v.Value[0] != 0
+	case ClassOf(v.Type) == ClassNumber:
+		return compareNumbers(v, value{Type: bson.TypeInt32, Value: make([]byte, 4)}) != 0
 	}
-	return v.typ != bson.TypeNull && v.typ != bson.TypeUndefined
+	return !v.IsNull()
 }
 
-// size reads $size.
 func size(v value, at place) (leaf, error) {
 	n, ok := argument(v)
 	if !ok || n < 0 {
@@ -215,23 +198,21 @@ func size(v value, at place) (leaf, error) {
 	return sizeLeaf{n}, nil
 }
 
-// argument is a whole number that stands in a filter.
 func argument(v value) (int64, bool) {
-	if v.typ == bson.TypeDouble {
-		return exactInt(v.double())
+	if v.Type == bson.TypeDouble {
+		return bsonraw.ExactInt(v.Double())
 	}
-	return v.whole()
+	return v.Int()
 }
 
-// mod reads $mod. Servers of 4.2 keep 32 bits of its arguments, and differ in what
-// becomes of a fraction.
+// mod reads $mod. Servers of 4.2 keep 32 bits of its arguments, and differ in fractions.
 func (p *parser) mod(v value, at place) (leaf, error) {
 	var n []int64
-	if v.isArray() {
-		for e := range bsonraw.Fields(v.data) {
-			i, ok := argument(valueOf(e))
+	if v.IsArray() {
+		for e := range bsonraw.Fields(v.Value) {
+			i, ok := argument(e.View)
 			if !ok || i != int64(int32(i)) {
-				return nil, at.refuse("divisor and remainder must be whole numbers of 32 bits, not %s", describe(valueOf(e)))
+				return nil, at.refuse("divisor and remainder must be whole numbers of 32 bits, not %s", describe(e.View))
 			}
 			n = append(n, i)
 		}
@@ -246,15 +227,14 @@ func (p *parser) mod(v value, at place) (leaf, error) {
 	return modLeaf{n[0], n[1]}, nil
 }
 
-// all reads $all: values that must all occur, or $elemMatch for all of them.
 func (p *parser) all(v value, at place) (leaf, error) {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return nil, at.refuse("it needs a list, not %s", describe(v))
 	}
 	var leaves allLeaves
 	matches := 0
-	for e := range bsonraw.Fields(v.data) {
-		v := valueOf(e)
+	for e := range bsonraw.Fields(v.Value) {
+		v := e.View
 		inner, is := onlyElemMatch(v)
 		var l leaf
 		var err error
@@ -262,7 +242,7 @@ func (p *parser) all(v value, at place) (leaf, error) {
 		case is:
 			matches++
 			l, err = p.elemMatch(inner, at.in("$elemMatch"))
-		case v.isObject() && startsWithDollar(v.data):
+		case v.IsDocument() && startsWithDollar(v.Value):
 			return nil, at.refuse("the list holds values, or {$elemMatch: …}, but no other operators; use $and")
 		default:
 			l, err = p.condition(v, at)
@@ -281,31 +261,28 @@ func (p *parser) all(v value, at place) (leaf, error) {
 	return leaves, nil
 }
 
-// onlyElemMatch is the argument in {$elemMatch: …}.
 func onlyElemMatch(v value) (value, bool) {
-	if !v.isObject() {
+	if !v.IsDocument() {
 		return value{}, false
 	}
-	b, _ := bsonraw.Body(v.data)
+	b, _ := bsonraw.Body(v.Value)
 	e, rest, ok := bsonraw.Next(b)
-	return valueOf(e), ok && len(rest) == 0 && string(e.Name) == "$elemMatch"
+	return e.View, ok && len(rest) == 0 && string(e.Name) == "$elemMatch"
 }
 
-// elemMatch reads conditions that one element of an array fulfils: on the element
-// itself, or on its fields.
 func (p *parser) elemMatch(v value, at place) (leaf, error) {
-	if !v.isObject() {
+	if !v.IsDocument() {
 		return nil, at.refuse("it needs a document, not %s", describe(v))
 	}
-	if onElement(v.data) {
-		l, err := p.operators(v.data, at)
+	if onElement(v.Value) {
+		l, err := p.operators(v.Value, at)
 		if err != nil {
 			return nil, err
 		}
 		return &elementLeaf{l}, nil
 	}
 	before := len(p.deps)
-	n, err := p.document(v.data, at)
+	n, err := p.document(v.Value, at)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +292,6 @@ func (p *parser) elemMatch(v value, at place) (leaf, error) {
 	return &documentLeaf{n}, nil
 }
 
-// onElement says of an $elemMatch that it has operators of values.
 func onElement(doc []byte) bool {
 	b, _ := bsonraw.Body(doc)
 	e, _, ok := bsonraw.Next(b)
@@ -324,4 +300,104 @@ func onElement(doc []byte) bool {
 		return false
 	}
 	return ok && len(e.Name) > 0 && e.Name[0] == '$'
+}
+
+func typeOf(v value, at place) (leaf, error) {
+	l := &typeLeaf{}
+	list := []value{v}
+	if v.IsArray() {
+		list = nil
+		for e := range bsonraw.Fields(v.Value) {
+			list = append(list, e.View)
+		}
+	}
+	for _, v := range list {
+		types := typesOf(v)
+		if types == nil {
+			return nil, at.refuse("%s is no type; use a name such as \"string\" or \"number\", or its number", describe(v))
+		}
+		for _, t := range types {
+			l.types[t] = true
+		}
+	}
+	if len(list) == 0 {
+		return nil, at.refuse("the list is empty; give it one type at least")
+	}
+	return l, nil
+}
+
+func typesOf(v value) []bson.Type {
+	if v.Type == bson.TypeString {
+		return typesNamed(string(v.Text()))
+	}
+	n, ok := argument(v)
+	if !ok || n != -1 && n != 127 && (n < 1 || n > 19) {
+		return nil
+	}
+	return []bson.Type{bson.Type(n)}
+}
+
+func typesNamed(name string) []bson.Type {
+	if name == "number" {
+		return []bson.Type{bson.TypeDouble, bson.TypeInt32, bson.TypeInt64, bson.TypeDecimal128}
+	}
+	for t, n := range typeNames() {
+		if n != "" && n == name {
+			return []bson.Type{bson.Type(t)}
+		}
+	}
+	return nil
+}
+
+func typeNames() []string {
+	return []string{
+		bson.TypeDouble: "double", bson.TypeString: "string", bson.TypeEmbeddedDocument: "object", bson.TypeArray: "array",
+		bson.TypeBinary: "binData", bson.TypeUndefined: "undefined", bson.TypeObjectID: "objectId", bson.TypeBoolean: "bool",
+		bson.TypeDateTime: "date", bson.TypeNull: "null", bson.TypeRegex: "regex", bson.TypeDBPointer: "dbPointer",
+		bson.TypeJavaScript: "javascript", bson.TypeSymbol: "symbol", bson.TypeCodeWithScope: "javascriptWithScope",
+		bson.TypeInt32: "int", bson.TypeTimestamp: "timestamp", bson.TypeInt64: "long", bson.TypeDecimal128: "decimal",
+		bson.TypeMaxKey: "maxKey", bson.TypeMinKey: "minKey",
+	}
+}
+
+// maxMask bounds a mask in bytes: no document holds more bits.
+const maxMask = 16 << 20
+
+func bitsOf(name string, v value, at place) (leaf, error) {
+	mask, ok := maskOf(v)
+	if !ok {
+		return nil, at.refuse("it needs a whole number that is not negative, a list of bit positions, or binary data, not %s",
+			describe(v))
+	}
+	return &bitsLeaf{
+		mask: mask,
+		all:  name == "$bitsAllSet" || name == "$bitsAllClear",
+		set:  name == "$bitsAllSet" || name == "$bitsAnySet",
+	}, nil
+}
+
+func maskOf(v value) ([]byte, bool) {
+	switch {
+	case v.Type == bson.TypeBinary:
+		return bytes.Clone(binaryBits(v)), true
+	case v.IsArray():
+		return maskOfPositions(v.Value)
+	}
+	n, ok := argument(v)
+	return binary.LittleEndian.AppendUint64(nil, uint64(n)), ok && n >= 0
+}
+
+func maskOfPositions(array []byte) ([]byte, bool) {
+	var mask []byte
+	for e := range bsonraw.Fields(array) {
+		n, ok := argument(e.View)
+		if !ok || n < 0 || n >= maxMask*8 {
+			return nil, false
+		}
+		if grow := int(n/8) + 1 - len(mask); grow > 0 {
+			mask = append(mask, make([]byte, grow)...)
+		}
+		mask[n/8] |= 1 << (n % 8)
+	}
+	return mask, true
 }

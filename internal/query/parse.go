@@ -9,20 +9,13 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// maxDepth is how deep conditions may be nested. Servers refuse a depth of more than
-// 100.
 const maxDepth = 80
 
-// parser reads a filter and notes what the result depends on.
-type parser struct {
-	deps  []dependency
-	texts bool
-	mods  bool
-	regs  bool
-}
+// parser reads a filter into a Query.
+type parser struct{ Query }
 
-// place is where in a filter something stands: what is written on the way there, for
-// errors; and the path of the fields on the way, which $elemMatch makes longer.
+// place is a position in a filter: text for errors, and the path of fields, which $elemMatch
+// extends.
 type place struct {
 	text   string
 	path   string
@@ -39,7 +32,6 @@ func (at place) in(name string) place {
 	return at
 }
 
-// below is the place of conditions on a field: inside is of paths below it.
 func (at place) below(name string) place {
 	at = at.in(fmt.Sprintf("%q", name))
 	if at.inside {
@@ -49,7 +41,6 @@ func (at place) below(name string) place {
 	return at
 }
 
-// refuse says what is wrong, where, and what to do.
 func (at place) refuse(format string, args ...any) error {
 	where := "filter"
 	if at.text != "" {
@@ -65,9 +56,8 @@ func checkBytes(filter bson.Raw) error {
 	return nil
 }
 
-// sound reports whether the bytes of a document and of all values in it, also of the scope of
-// code, are well-formed and not nested too deeply. So no value that is compared with an operand
-// is nested too deeply either.
+// sound reports whether a document, all values in it and scopes of code are well-formed and not
+// nested too deeply. So values that are compared with an operand are not either.
 func sound(doc []byte, depth int) bool {
 	if depth == 0 {
 		return false
@@ -91,7 +81,6 @@ func sound(doc []byte, depth int) bool {
 	return true
 }
 
-// document reads conditions on the fields of a document.
 func (p *parser) document(doc []byte, at place) (node, error) {
 	if at.depth > maxDepth {
 		return nil, at.refuse("conditions are nested deeper than %d; write it flatter", maxDepth)
@@ -106,7 +95,7 @@ func (p *parser) document(doc []byte, at place) (node, error) {
 		if strings.HasPrefix(name, "$") {
 			read = p.logical
 		}
-		n, err := read(name, valueOf(e), at)
+		n, err := read(name, e.View, at)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +104,6 @@ func (p *parser) document(doc []byte, at place) (node, error) {
 	return all(nodes), nil
 }
 
-// logical reads an operator that stands where fields do.
 func (p *parser) logical(name string, v value, at place) (node, error) {
 	in := at.in(name)
 	switch name {
@@ -135,20 +123,18 @@ func (p *parser) logical(name string, v value, at place) (node, error) {
 	return negated{anyOf(nodes)}, nil
 }
 
-// logicalNames stand where names of fields do.
 func logicalNames() []string { return []string{"$and", "$or", "$nor", "$comment"} }
 
-// documents reads the list of a logical operator.
 func (p *parser) documents(v value, at place) ([]node, error) {
-	if !v.isArray() {
+	if !v.IsArray() {
 		return nil, at.refuse("it needs a list of filters, not %s", describe(v))
 	}
 	var nodes []node
-	for e := range bsonraw.Fields(v.data) {
+	for e := range bsonraw.Fields(v.Value) {
 		in := at
 		in.text = fmt.Sprintf("%s[%d]", at.text, len(nodes))
 		if e.Type != bson.TypeEmbeddedDocument {
-			return nil, in.refuse("it needs a filter, not %s", describe(valueOf(e)))
+			return nil, in.refuse("it needs a filter, not %s", describe(e.View))
 		}
 		n, err := p.document(e.Value, in)
 		if err != nil {
@@ -162,7 +148,6 @@ func (p *parser) documents(v value, at place) ([]node, error) {
 	return nodes, nil
 }
 
-// field reads the condition on a path.
 func (p *parser) field(name string, v value, at place) (node, error) {
 	in := at.below(name)
 	if strings.Contains("."+name+".", "..") && name != "" {
@@ -178,14 +163,12 @@ func (p *parser) field(name string, v value, at place) (node, error) {
 	return bind(parsePath(name), l), nil
 }
 
-// condition reads what stands beside a path: a value that it equals, a regex, or
-// operators.
 func (p *parser) condition(v value, at place) (leaf, error) {
 	switch {
-	case v.typ == bson.TypeRegex:
+	case v.Type == bson.TypeRegex:
 		return p.regexValue(v, at)
-	case v.isObject() && startsWithDollar(v.data):
-		return p.operators(v.data, at)
+	case v.IsDocument() && startsWithDollar(v.Value):
+		return p.operators(v.Value, at)
 	}
 	return p.comparison(opEq, v, at)
 }
@@ -196,7 +179,6 @@ func startsWithDollar(doc []byte) bool {
 	return ok && len(e.Name) > 0 && e.Name[0] == '$'
 }
 
-// operators reads {$gt: 1, $lt: 5}: all of them hold.
 func (p *parser) operators(doc []byte, at place) (leaf, error) {
 	if at.depth > maxDepth {
 		return nil, at.refuse("conditions are nested deeper than %d; write it flatter", maxDepth)
@@ -213,9 +195,9 @@ func (p *parser) operators(doc []byte, at place) (leaf, error) {
 		var l leaf
 		var err error
 		if name == "$regex" {
-			l, err = p.regexOperator(doc, valueOf(e), at.in(name))
+			l, err = p.regexOperator(doc, e.View, at.in(name))
 		} else {
-			l, err = p.operator(name, valueOf(e), at.in(name))
+			l, err = p.operator(name, e.View, at.in(name))
 		}
 		if err != nil {
 			return nil, err
@@ -228,7 +210,6 @@ func (p *parser) operators(doc []byte, at place) (leaf, error) {
 	return leaves, nil
 }
 
-// unsupported says of an operator that is not known, or not taken, why.
 func unsupported(name, known string) string {
 	switch name {
 	case "$expr", "$where", "$function", "$jsonSchema", "$text", "$sampleRate":
@@ -244,7 +225,6 @@ func unsupported(name, known string) string {
 	return fmt.Sprintf("%s is no operator here; %s", name, known)
 }
 
-// describe shows a value that should be another one.
 func describe(v value) string {
-	return fmt.Sprintf("%s %s", v.typ, bsonraw.Text(bsonraw.FromRaw(bson.RawValue{Type: v.typ, Value: v.data}), 80))
+	return fmt.Sprintf("%s %s", v.Type, bsonraw.Text(bsonraw.FromRaw(bson.RawValue{Type: v.Type, Value: v.Value}), 80))
 }

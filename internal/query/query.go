@@ -2,12 +2,16 @@ package query
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/delta"
 )
 
-// Query is a filter that was read once. It does not change: any number of goroutines
-// may use it at once.
+// Query is a parsed filter. It is immutable and safe for concurrent use.
 type Query struct {
 	raw   bson.Raw
 	root  node
@@ -17,49 +21,69 @@ type Query struct {
 	regs  bool
 }
 
-// Match reports whether find with the filter would return the document. Of a
-// document that is no valid BSON nothing is promised but an answer.
+// Match reports whether find with the filter would return the document. For invalid BSON the
+// result is undefined.
 func (q *Query) Match(doc bson.Raw) bool { return q.root.match(doc) }
 
-// Raw is the filter as a server takes it. It must not be changed.
+// Raw returns the filter as a server takes it. It must not be changed.
 func (q *Query) Raw() bson.Raw { return q.raw }
 
-// Paths are the dotted paths on which the result depends, sorted, each of them once.
-// A path goes through arrays without naming their indexes.
-func (q *Query) Paths() []string {
-	var out []string
-	for _, d := range q.deps {
-		out = append(out, d.text)
-	}
-	return out
-}
-
-// ComparesText reports that strings are compared, so that the result is another one
-// under another collation than the simple one.
+// ComparesText reports that strings are compared: another collation may give another result.
 func (q *Query) ComparesText() bool { return q.texts }
 
 // HasMod reports a $mod. For decimals with a fraction, NaN and numbers beyond 64 bits, Match
-// follows 5.0.4 and newer servers. Servers of 4.2.6 and 4.4.2 find others. The manual dates the
-// change to 4.4.10 and 5.0.4 servers.
+// follows 5.0.4 and newer; 4.2.6 and 4.4.2 find others. The manual dates the change to 4.4.10 and
+// 5.0.4.
 func (q *Query) HasMod() bool { return q.mods }
 
-// OfAll reports that servers of 4.4, 5.0 and 6.0 all find by the filter what Match keeps. Of
-// $mod see HasMod.
-// By a regex a server may find less: it gives up on a text that it would have to try in too
-// many ways.
+// OfAll reports that servers of 4.4, 5.0 and 6.0 all find what Match keeps. It is false with $mod
+// (see HasMod) and with a regex, on which a server may give up.
 func (q *Query) OfAll() bool { return !q.mods && !q.regs }
 
-// Parse reads a filter. Whatever cannot be evaluated exactly as servers do is an
-// error, which says what and where it is.
+// Parse reads a filter. What cannot be evaluated exactly as servers do is an error, which names its
+// place.
 func Parse(filter bson.Raw) (*Query, error) {
 	if err := checkBytes(filter); err != nil {
 		return nil, err
 	}
-	raw := bson.Raw(bytes.Clone(filter))
-	var p parser
-	root, err := p.document(raw, place{})
+	p := parser{Query{raw: bytes.Clone(filter)}}
+	root, err := p.document(p.raw, place{})
 	if err != nil {
 		return nil, err
 	}
-	return &Query{raw: raw, root: root, deps: sortDependencies(p.deps), texts: p.texts, mods: p.mods, regs: p.regs}, nil
+	p.root, p.deps = root, sortDependencies(p.deps)
+	return &p.Query, nil
+}
+
+// dependency is a path on which the result depends, with all values on the way and below.
+type dependency struct {
+	text  string
+	names []string
+}
+
+func newDependency(text string) dependency { return dependency{text, strings.Split(text, ".")} }
+
+// dependsOnWhole reports a leaf that depends on all of a value. The fields of an $elemMatch are
+// dependencies themselves.
+func dependsOnWhole(l leaf) bool {
+	switch l := l.(type) {
+	case notLeaf:
+		return dependsOnWhole(l.of)
+	case allLeaves:
+		return slices.ContainsFunc(l, dependsOnWhole)
+	case *documentLeaf:
+		return false
+	}
+	return true
+}
+
+func sortDependencies(deps []dependency) []dependency {
+	slices.SortFunc(deps, func(a, b dependency) int { return cmp.Compare(a.text, b.text) })
+	return slices.CompactFunc(deps, func(a, b dependency) bool { return a.text == b.text })
+}
+
+// Touched reports whether an update of the oplog may change what Match returns for a document.
+func (q *Query) Touched(d delta.Delta) bool {
+	return d.Kind() == delta.Invalid ||
+		slices.ContainsFunc(q.deps, func(on dependency) bool { return d.Touches(on.names...) })
 }

@@ -11,11 +11,10 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// regexLeaf finds text by a regular expression, and stored expressions that are the
-// same one.
+// regexLeaf finds text by a regular expression, and stored expressions that are equal.
 type regexLeaf struct {
 	pattern, options string
-	// What most patterns are, a piece of text, is searched without re.
+	// Most patterns are plain text, which is searched without re.
 	literal  []byte
 	anchored bool // at the start of the text
 	re       *regexp.Regexp
@@ -23,11 +22,11 @@ type regexLeaf struct {
 
 func (l *regexLeaf) test(v value) bool {
 	switch {
-	case v.isText():
+	case isText(v):
 		// Servers find nothing in text that is no UTF-8.
-		return l.find(v.text()) && utf8.Valid(v.text())
-	case v.typ == bson.TypeRegex:
-		pattern, options := v.regex()
+		return l.find(v.Text()) && utf8.Valid(v.Text())
+	case v.Type == bson.TypeRegex:
+		pattern, options := regexOf(v)
 		return string(pattern) == l.pattern && string(options) == l.options
 	}
 	return false
@@ -43,25 +42,23 @@ func (l *regexLeaf) find(text []byte) bool {
 	return bytes.Contains(text, l.literal)
 }
 
-// regexValue reads a BSON regex.
 func (p *parser) regexValue(v value, at place) (*regexLeaf, error) {
 	p.regs = true
-	pattern, options := v.regex()
+	pattern, options := regexOf(v)
 	return newRegex(string(pattern), string(options), at)
 }
 
-// regexOperator reads $regex, and the $options beside it in ops.
 func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error) {
 	p.regs = true
 	options, beside, err := optionsBeside(ops, at)
 	if err != nil {
 		return nil, err
 	}
-	switch v.typ {
+	switch v.Type {
 	case bson.TypeString:
-		return newRegex(string(v.text()), options, at)
+		return newRegex(string(v.Text()), options, at)
 	case bson.TypeRegex:
-		pattern, own := v.regex()
+		pattern, own := regexOf(v)
 		if len(own) > 0 && beside {
 			return nil, at.refuse("options stand in the regex and in $options; write them once")
 		}
@@ -70,8 +67,7 @@ func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error
 	return nil, at.refuse("it needs a string or a regex, not %s", describe(v))
 }
 
-// optionsBeside is $options, and whether it is there. Of two $regex, or $options, in
-// one document servers take one alone.
+// optionsBeside returns $options, if any. Of two $regex or $options, servers take one alone.
 func optionsBeside(ops []byte, at place) (options string, is bool, err error) {
 	regexes := 0
 	for e := range bsonraw.Fields(ops) {
@@ -82,9 +78,9 @@ func optionsBeside(ops []byte, at place) (options string, is bool, err error) {
 		case is:
 			return "", is, at.refuse("$options stands there twice; write it once")
 		case e.Type != bson.TypeString:
-			return "", is, at.refuse("$options needs a string, not %s", describe(valueOf(e)))
+			return "", is, at.refuse("$options needs a string, not %s", describe(e.View))
 		default:
-			options, is = string(valueOf(e).text()), true
+			options, is = string(e.Text()), true
 		}
 	}
 	if regexes > 1 {

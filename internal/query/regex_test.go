@@ -136,7 +136,7 @@ func TestRegexes(t *testing.T) {
 			continue
 		}
 		for i, text := range slices.Concat(c.yes, c.no) {
-			v := value{bson.TypeString, append(append(make([]byte, 4), text...), 0)}
+			v := value{Type: bson.TypeString, Value: append(append(make([]byte, 4), text...), 0)}
 			if got := l.test(v); got != (i < len(c.yes)) {
 				t.Errorf("/%s/%s: %v for %q", c.pattern, c.options, got, text)
 			}

@@ -1,11 +1,12 @@
 package query
 
-import "errors"
+import (
+	"errors"
+)
 
-// class reads what follows a [.
 func (p *regexParser) class(f *regexFlags) (*rnode, error) {
 	not := p.sees("^")
-	var plain, fixed runeSet // characters that option i folds, and sets that it does not
+	var plain, fixed runeSet // option i folds only the plain ones
 	for first := true; ; first = false {
 		if !p.more() {
 			return nil, errors.New("a [ has no ]")
@@ -44,7 +45,6 @@ func (p *regexParser) class(f *regexFlags) (*rnode, error) {
 	return n, nil
 }
 
-// classEscape reads \d and the like.
 func (p *regexParser) classEscape() (runeSet, bool) {
 	if !p.ahead("\\") || p.pos+1 >= len(p.src) {
 		return nil, false
@@ -56,7 +56,6 @@ func (p *regexParser) classEscape() (runeSet, bool) {
 	return s, ok
 }
 
-// classRange reads a character, or a range such as a-z.
 func (p *regexParser) classRange() (runeRange, error) {
 	lo, err := p.classRune()
 	if err != nil {
@@ -76,7 +75,6 @@ func (p *regexParser) classRange() (runeRange, error) {
 	return span(lo, hi), err
 }
 
-// classRune reads one character, which may be escaped.
 func (p *regexParser) classRune() (rune, error) {
 	c := p.next()
 	switch {
@@ -90,7 +88,6 @@ func (p *regexParser) classRune() (rune, error) {
 	return p.escapedRune()
 }
 
-// posix reads a class such as [:alpha:] or [:^alpha:].
 func (p *regexParser) posix(f *regexFlags) (runeSet, error) {
 	bad := errors.New("a [ in [] begins a class such as [:alpha:]; write \\[ for the character")
 	if !p.sees("[:") {

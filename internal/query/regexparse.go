@@ -10,13 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// Servers use PCRE with UTF-8 and without Unicode properties, Go has RE2. The parser
-// knows the part of PCRE's language that both can do, gives it PCRE's meaning, and
-// refuses all else.
+// Servers use PCRE with UTF-8 and without Unicode properties, Go has RE2. The parser reads what both
+// can do, with PCRE's meaning, and refuses the rest.
 
 type regexFlags struct{ fold, lines, dotAll, spaced bool }
 
-// set switches an option; false when there is none of that name.
 func (f *regexFlags) set(c rune, on bool) bool {
 	switch c {
 	case 'i':
@@ -33,7 +31,6 @@ func (f *regexFlags) set(c rune, on bool) bool {
 	return true
 }
 
-// regexParser reads a pattern from its position on.
 type regexParser struct {
 	src   []rune
 	pos   int
@@ -41,7 +38,7 @@ type regexParser struct {
 	names []string // of groups
 }
 
-// maxRepeat is the most that Go repeats; maxGroups how deep groups are nested.
+// maxRepeat is the most that Go repeats, maxGroups the nesting of groups.
 const (
 	maxRepeat = 1000
 	maxGroups = 50
@@ -74,7 +71,6 @@ func parseRegex(pattern string, f regexFlags) (*rnode, error) {
 
 func (p *regexParser) more() bool { return p.pos < len(p.src) }
 
-// sees says whether the text comes next, and takes it.
 func (p *regexParser) sees(text string) bool {
 	if !p.ahead(text) {
 		return false
@@ -84,12 +80,8 @@ func (p *regexParser) sees(text string) bool {
 }
 
 func (p *regexParser) ahead(text string) bool {
-	for i, c := range []rune(text) {
-		if p.pos+i >= len(p.src) || p.src[p.pos+i] != c {
-			return false
-		}
-	}
-	return true
+	next := []rune(text)
+	return p.pos+len(next) <= len(p.src) && slices.Equal(p.src[p.pos:p.pos+len(next)], next)
 }
 
 func (p *regexParser) next() rune {
@@ -97,8 +89,8 @@ func (p *regexParser) next() rune {
 	return p.src[p.pos-1]
 }
 
-// alternatives reads a|b|c up to the end of the group. An option that is set among
-// them holds up to there too, in the branches behind as well.
+// alternatives reads a|b|c up to the end of the group. An option that one of them sets holds for
+// those behind it, too.
 func (p *regexParser) alternatives(f *regexFlags) (*rnode, error) {
 	n := &rnode{op: rAlt}
 	for {
@@ -117,7 +109,6 @@ func (p *regexParser) alternatives(f *regexFlags) (*rnode, error) {
 	return n, nil
 }
 
-// branch reads one thing after the other.
 func (p *regexParser) branch(f *regexFlags) (*rnode, error) {
 	n := &rnode{op: rCat}
 	for {
@@ -144,7 +135,6 @@ func (p *regexParser) branch(f *regexFlags) (*rnode, error) {
 	}
 }
 
-// space skips what option x ignores.
 func (p *regexParser) space(f *regexFlags) error {
 	for f.spaced && p.more() {
 		switch c := p.src[p.pos]; {
@@ -166,7 +156,6 @@ func (p *regexParser) space(f *regexFlags) error {
 	return nil
 }
 
-// quoted reads what stands between \Q and \E.
 func (p *regexParser) quoted(n *rnode, f *regexFlags) error {
 	for !p.sees(`\E`) {
 		if !p.more() { // servers put a ) behind the pattern, which is then quoted
@@ -199,7 +188,6 @@ func oneOf(s runeSet, fold bool) (*rnode, error) {
 	return &rnode{op: rSet, set: s}, nil
 }
 
-// atom reads what a quantifier may stand behind.
 func (p *regexParser) atom(f *regexFlags) (*rnode, error) {
 	if _, _, ok := p.count(); ok {
 		return nil, errors.New("a quantifier has nothing to repeat")
@@ -236,7 +224,6 @@ func (p *regexParser) atom(f *regexFlags) (*rnode, error) {
 	}
 }
 
-// repeated reads a quantifier behind an atom, if there is one.
 func (p *regexParser) repeated(k *rnode, f *regexFlags) (*rnode, error) {
 	if err := p.space(f); err != nil {
 		return nil, err
@@ -263,8 +250,7 @@ func (p *regexParser) repeated(k *rnode, f *regexFlags) (*rnode, error) {
 	return &rnode{op: rRepeat, min: from, max: to, kids: []*rnode{k}}, nil
 }
 
-// count takes a quantifier: *, +, ?, {2}, {2,} or {2,5}; to is -1 when there is no
-// bound.
+// count takes a quantifier: *, +, ?, {2}, {2,} or {2,5}; to is -1 without a bound.
 func (p *regexParser) count() (from, to int, ok bool) {
 	switch {
 	case p.sees("*"):
@@ -303,8 +289,7 @@ func (p *regexParser) number() (int, bool) {
 	return n, err == nil
 }
 
-// group reads what follows a (: f are the options inside, around those outside, which
-// (?i) changes.
+// group reads what follows a (. f are the options inside, around those outside, which (?i) changes.
 func (p *regexParser) group(f regexFlags, around *regexFlags) (*rnode, error) {
 	if p.depth++; p.depth > maxGroups {
 		return nil, fmt.Errorf("groups are nested deeper than %d", maxGroups)
@@ -341,7 +326,7 @@ func (p *regexParser) noQuantifier() error {
 	return nil
 }
 
-// groupKind reads what follows (?: options, which may end the group, or a name.
+// groupKind reads what follows (?: a name, or options, which may end the group.
 func (p *regexParser) groupKind(f *regexFlags) (ends bool, err error) {
 	if p.sees("<") || p.sees("P<") {
 		return false, p.groupName()
@@ -365,8 +350,7 @@ func (p *regexParser) groupKind(f *regexFlags) (ends bool, err error) {
 	return false, errors.New("a (? has no )")
 }
 
-// groupName reads the name of a group, which makes no difference, but servers refuse
-// to have it twice.
+// groupName reads the name of a group: no effect, but servers refuse a name twice.
 func (p *regexParser) groupName() error {
 	start := p.pos
 	for p.more() {
@@ -387,7 +371,6 @@ func (p *regexParser) groupName() error {
 		"(?<… is a group's name only if letters, digits and > follow; looking behind is not supported: Go's engine cannot")
 }
 
-// escape reads what follows a \ outside of a class.
 func (p *regexParser) escape(f *regexFlags) (*rnode, error) {
 	if !p.more() {
 		return nil, errors.New("it ends with a \\")
@@ -408,24 +391,14 @@ func (p *regexParser) escape(f *regexFlags) (*rnode, error) {
 	return literal(c, f)
 }
 
-// escapedRune reads an escape that is one character.
 func (p *regexParser) escapedRune() (rune, error) {
 	c := p.next()
+	if r, ok := map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'a': 7, 'e': 27}[c]; ok {
+		return r, nil
+	}
 	switch {
 	case c == 'x':
 		return p.hex()
-	case c == 't':
-		return '\t', nil
-	case c == 'n':
-		return '\n', nil
-	case c == 'r':
-		return '\r', nil
-	case c == 'f':
-		return '\f', nil
-	case c == 'a':
-		return 7, nil
-	case c == 'e':
-		return 27, nil
 	case c >= '0' && c <= '9':
 		return 0, fmt.Errorf("\\%c is not supported: Go's engine has no backreferences; write characters as \\x{41}", c)
 	case c >= ' ' && c < 127 && !isLetter(c):
@@ -436,7 +409,6 @@ func (p *regexParser) escapedRune() (rune, error) {
 
 func isLetter(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
-// hex reads the rest of \x41 or \x{41}.
 func (p *regexParser) hex() (rune, error) {
 	braces := p.sees("{")
 	start := p.pos

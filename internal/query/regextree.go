@@ -3,11 +3,11 @@ package query
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// rnode is a part of a regular expression, with the meaning that servers give it.
 type rnode struct {
 	op       rop
 	kids     []*rnode
@@ -33,7 +33,6 @@ const (
 	rNotWord   // \B
 )
 
-// least is how many characters a node takes at least.
 func (n *rnode) least() int {
 	total := 0
 	switch n.op {
@@ -51,12 +50,11 @@ func (n *rnode) least() int {
 	case rRepeat:
 		total = n.min * n.kids[0].least()
 	}
-	return min(total, 1) // nobody asks for more
+	return min(total, 1)
 }
 
-// frames returns how deep the server's engine recurses for a node at most. It recurses once or
-// more for each pass through a group, and these calls last up to the end of the text. Servers
-// find nothing if a pattern needs more than 4000. The result is at most maxFrames+1.
+// frames returns how deep the server's engine recurses for a node, at most maxFrames+1. It recurses for
+// each pass through a group, up to the end of the text. Beyond 4000, servers find nothing.
 func (n *rnode) frames() int {
 	total := 0
 	for _, k := range n.kids {
@@ -79,23 +77,16 @@ func (n *rnode) frames() int {
 	return min(total, maxFrames+1)
 }
 
-// onlyEnds says of a node that there is nothing in it but rEnd.
 func (n *rnode) onlyEnds() bool {
 	switch n.op {
 	case rEmpty, rEnd:
 		return true
 	case rCat, rAlt, rRepeat:
-		for _, k := range n.kids {
-			if !k.onlyEnds() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(n.kids, func(k *rnode) bool { return !k.onlyEnds() })
 	}
 	return false
 }
 
-// rest is what follows a node up to the end of the expression.
 type rest struct {
 	takes bool // at least one character
 	ends  bool // nothing but rEnd
@@ -106,9 +97,8 @@ var errEnd = errors.New(
 
 var errBegin = errors.New("^ with option m, with nothing behind it that takes a character, is not supported")
 
-// check refuses patterns for which Go's engine lacks the assertion. The assertion $ can be
-// written as \n?\z only where nothing follows. Go's ^ of lines also holds after a last newline,
-// which matters where the rest may take no character.
+// check refuses assertions that Go's engine lacks. $ is \n?\z only where nothing follows. Go's ^ of
+// lines also holds after a last newline, which matters where the rest may take no character.
 func (n *rnode) check(after rest) error {
 	switch n.op {
 	case rEnd:
@@ -142,7 +132,6 @@ func (n *rnode) check(after rest) error {
 	return nil
 }
 
-// write appends the node in Go's syntax.
 func (n *rnode) write(out *strings.Builder) {
 	switch n.op {
 	case rSet:
@@ -183,8 +172,6 @@ func (n *rnode) count() string {
 
 var errNoLiteral = errors.New("not literal text")
 
-// literalOf is the text that an expression is, and whether it is that at the start of
-// the text alone.
 func literalOf(n *rnode) (text []byte, anchored bool, err error) {
 	kids := []*rnode{n}
 	if n.op == rCat {

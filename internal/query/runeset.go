@@ -8,7 +8,6 @@ import (
 	"unicode"
 )
 
-// runeSet is a set of characters: ranges, each with its first and last one.
 type runeSet []runeRange
 
 type runeRange struct{ lo, hi rune }
@@ -20,7 +19,6 @@ func (s runeSet) single() (rune, bool) {
 	return 0, false
 }
 
-// normal sorts the ranges and joins those that overlap or touch.
 func (s runeSet) normal() runeSet {
 	s = slices.Clone(s)
 	slices.SortFunc(s, func(a, b runeRange) int { return cmp.Compare(a.lo, b.lo) })
@@ -35,7 +33,6 @@ func (s runeSet) normal() runeSet {
 	return out
 }
 
-// inverse is the set of all other characters.
 func (s runeSet) inverse() runeSet {
 	var out runeSet
 	next := rune(0)
@@ -51,7 +48,6 @@ func (s runeSet) inverse() runeSet {
 	return out
 }
 
-// write appends the set as a class in Go's syntax.
 func (s runeSet) write(out *strings.Builder) {
 	s = s.normal()
 	if len(s) == 0 {
@@ -65,12 +61,10 @@ func (s runeSet) write(out *strings.Builder) {
 	out.WriteString("]")
 }
 
-// maxFold is how many characters beyond ASCII are looked at one by one for their
-// other cases.
+// maxFold bounds the characters whose other cases are looked up one by one.
 const maxFold = 1 << 13
 
-// folded adds the other cases of all characters; false when these are too many to
-// look at.
+// folded adds the other cases of all characters; false for too many.
 func (s runeSet) folded() (runeSet, bool) {
 	out := slices.Clone(s)
 	count := 0
@@ -89,8 +83,7 @@ func (s runeSet) folded() (runeSet, bool) {
 	return out.normal(), true
 }
 
-// hasCases is false for letters of which Go knows other cases but the engine of servers,
-// whose Unicode is older, does not.
+// hasCases is false for letters whose cases Go knows and the older Unicode of servers does not.
 func hasCases(c rune) bool {
 	for _, r := range [...]runeRange{
 		{0x26a, 0x26a}, {0x282, 0x282}, {0x29d, 0x29d}, {0x10d0, 0x10ff}, {0x13a0, 0x13fd}, {0x1c80, 0x1cbf},
@@ -110,14 +103,13 @@ func span(lo, hi rune) runeRange { return runeRange{lo, hi} }
 
 func one(r rune) runeRange { return runeRange{r, r} }
 
-// digits, words and spaces are ASCII alone in servers' expressions.
+// Digits, words and spaces are ASCII in servers' expressions.
 func digitSet() runeSet { return runeSet{span('0', '9')} }
 
 func wordSet() runeSet { return runeSet{span('0', '9'), span('A', 'Z'), one('_'), span('a', 'z')} }
 
 func spaceSet() runeSet { return runeSet{span('\t', '\r'), one(' ')} }
 
-// escapeSet is the set that an escape such as \d stands for.
 func escapeSet(c rune) (runeSet, bool) {
 	var s runeSet
 	switch c {
@@ -136,7 +128,6 @@ func escapeSet(c rune) (runeSet, bool) {
 	return s, true
 }
 
-// posixSet is the set of a class such as [:alpha:].
 func posixSet(name string, fold bool) (runeSet, bool) {
 	lower, upper, digit := span('a', 'z'), span('A', 'Z'), span('0', '9')
 	if fold && (name == "lower" || name == "upper") {

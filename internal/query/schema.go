@@ -1,8 +1,8 @@
 package query
 
-// Schema describes filters for editors, as definitions of a JSON Schema: "filter" is one
-// as it stands in a configuration. What Parse takes is valid, but for what mixes operators
-// with fields. Of what is valid Parse may still refuse some, such as a regex.
+// Schema returns definitions of a JSON Schema for editors, "filter" is a filter as configured. What
+// Parse takes is valid, except a mix of operators and fields. Parse may still refuse what is valid,
+// such as a regex.
 func Schema() map[string]any {
 	dollar := schema{"pattern": `^\$`}
 	return map[string]any{
@@ -29,7 +29,7 @@ func refTo(name string) schema { return schema{"$ref": "#/$defs/" + name} }
 
 func either(forms ...any) schema { return schema{"anyOf": forms} }
 
-// extended is a value in extended JSON, such as {$oid: …}; with names only of these.
+// extended is a value in extended JSON, such as {$oid: …}, with these names only, if any.
 func extended(names ...string) schema {
 	if names == nil {
 		names = []string{"$oid", "$date", "$numberInt", "$numberLong", "$numberDouble", "$numberDecimal", "$binary", "$uuid",
@@ -38,7 +38,6 @@ func extended(names ...string) schema {
 	return schema{"type": "object", "minProperties": 1, "propertyNames": schema{"enum": names}}
 }
 
-// operands describe what stands beside each operator.
 func operands() schema {
 	number := extended("$numberInt", "$numberLong", "$numberDouble", "$numberDecimal")
 	whole := either(schema{"type": "integer"}, number)

@@ -227,7 +227,7 @@ func testFolds(s server) {
 			if err != nil {
 				s.Fatal(err)
 			}
-			if l.test(value{bson.TypeString, append(append(make([]byte, 4), string(f)...), 0)}) {
+			if l.test(value{Type: bson.TypeString, Value: append(append(make([]byte, 4), string(f)...), 0)}) {
 				want[id] = true
 			}
 		}

@@ -2,43 +2,23 @@ package query
 
 import (
 	"bytes"
-	"encoding/binary"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// value is one value of a document: a view of its bytes, which have the size that
-// the type asks for (bsonraw.Next sees to it). The zero value is a missing one.
-type value struct {
-	typ  bson.Type
-	data []byte
+type value = bsonraw.View
+
+func isText(v value) bool { return v.Type == bson.TypeString || v.Type == bson.TypeSymbol }
+
+func regexOf(v value) (pattern, options []byte) {
+	n := bytes.IndexByte(v.Value, 0)
+	return v.Value[:n], v.Value[n+1 : len(v.Value)-1]
 }
 
-func valueOf(e bsonraw.Element) value { return value{e.Type, e.Value} }
-
-func (v value) missing() bool { return v.typ == 0 }
-
-func (v value) isObject() bool { return v.typ == bson.TypeEmbeddedDocument }
-
-func (v value) isArray() bool { return v.typ == bson.TypeArray }
-
-func (v value) isNumber() bool { return classOf(v.typ) == classNumber }
-
-func (v value) isText() bool { return v.typ == bson.TypeString || v.typ == bson.TypeSymbol }
-
-// text is a string's bytes without length and terminator.
-func (v value) text() []byte { return v.data[4 : len(v.data)-1] }
-
-// regex is a regular expression's pattern and options.
-func (v value) regex() (pattern, options []byte) {
-	n := bytes.IndexByte(v.data, 0)
-	return v.data[:n], v.data[n+1 : len(v.data)-1]
-}
-
-// field is the first field of a name in a document or array, a missing value when
-// there is none. It is written out because filters spend their time here.
+// field is the first field of a name in a document or array, or a missing value. It is written out
+// because filters spend their time here.
 func field(doc []byte, name string) value {
 	b, ok := bsonraw.Body(doc)
 	for ok && len(b) > 1 {
@@ -52,68 +32,61 @@ func field(doc []byte, name string) value {
 			break
 		}
 		if n == len(name) && string(b[1:n+1]) == name {
-			return value{typ, b[start : start+size]}
+			return value{Type: typ, Value: b[start : start+size]}
 		}
 		b = b[start+size:]
 	}
 	return value{}
 }
 
-// class is a place in the servers' order of types; values of different classes
-// are never equal.
-type class int8
+// Class is a place in the servers' order of types, by their numbers. Values of different classes are
+// never equal.
+type Class int8
 
+// The classes that are compared in a way of their own.
 const (
-	classMin class = iota
-	classUndefined
-	classNull
-	classNumber
-	classText
-	classObject
-	classArray
-	classBinary
-	classObjectID
-	classBool
-	classDate
-	classTimestamp
-	classRegex
-	classPointer
-	classCode
-	classScope
-	classMax
-	classNone // a missing value
+	ClassMin     Class = -1
+	ClassNumber  Class = 10
+	ClassObject  Class = 20
+	ClassArray   Class = 25
+	ClassScope   Class = 65
+	ClassMissing Class = 126
+	ClassMax     Class = 127
+
+	classText      Class = 15
+	classBinary    Class = 30
+	classDate      Class = 45
+	classTimestamp Class = 47
+	classRegex     Class = 50
+	classPointer   Class = 55
+	classCode      Class = 60
 )
 
-func classOf(t bson.Type) class {
+// ClassOf returns the class of a type.
+func ClassOf(t bson.Type) Class {
 	switch t {
 	case bson.TypeString, bson.TypeSymbol:
 		return classText
 	case bson.TypeDouble, bson.TypeInt32, bson.TypeInt64, bson.TypeDecimal128:
-		return classNumber
+		return ClassNumber
 	case bson.TypeEmbeddedDocument:
-		return classObject
+		return ClassObject
 	case bson.TypeArray:
-		return classArray
+		return ClassArray
 	case bson.TypeObjectID:
-		return classObjectID
+		return 35
 	case bson.TypeDateTime:
 		return classDate
 	case bson.TypeBoolean:
-		return classBool
+		return 40
 	case bson.TypeNull:
-		return classNull
+		return 5
 	case bson.TypeBinary:
 		return classBinary
-	}
-	return rareClass(t)
-}
-
-func rareClass(t bson.Type) class {
-	switch t {
 	case bson.TypeMinKey:
-		return classMin
+		return ClassMin
 	case bson.TypeUndefined:
-		return classUndefined
+		return 0
 	case bson.TypeTimestamp:
 		return classTimestamp
 	case bson.TypeRegex:
@@ -123,11 +96,9 @@ func rareClass(t bson.Type) class {
 	case bson.TypeJavaScript:
 		return classCode
 	case bson.TypeCodeWithScope:
-		return classScope
+		return ClassScope
 	case bson.TypeMaxKey:
-		return classMax
+		return ClassMax
 	}
-	return classNone
+	return ClassMissing
 }
-
-func int64Of(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b)) }

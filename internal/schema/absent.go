@@ -11,21 +11,17 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// An oplog names an index by its name alone. Where rules skip drops, the target may have
-// another index of that name. So an index of the source that the target goes without is
-// recorded as absent: what the source does to it later is done to the record.
+// An oplog names an index only by its name. Where rules skip drops, the target may have another
+// index of that name. The source's index is then recorded as absent, and changes go to the record.
 
-// isAbsent selects records of indexes that the target goes without, or all others.
 func isAbsent(yes bool) bson.E {
 	return bson.E{Key: "_id.absent", Value: bson.D{{Key: "$exists", Value: yes}}}
 }
 
-// absent lists the indexes of a namespace that the source has and the target goes without.
 func (d *deferrals) absent(ctx context.Context, ns string) ([]Deferred, error) {
 	return readDeferred(ctx, d.c, d.of(inNS(ns), isAbsent(true)))
 }
 
-// goWithout records indexes of the source as absent.
 func (d *deferrals) goWithout(ctx context.Context, ns string, idx ...stream.Index) error {
 	var list []Deferred
 	for _, ix := range idx {
@@ -44,7 +40,6 @@ func (d *deferrals) goWithout(ctx context.Context, ns string, idx ...stream.Inde
 	return d.save(ctx, list...)
 }
 
-// present forgets that the target goes without indexes of these names.
 func (d *deferrals) present(ctx context.Context, ns string, idx ...stream.Index) error {
 	absent, err := d.absent(ctx, ns)
 	if err != nil || len(absent) == 0 || len(idx) == 0 {
@@ -67,15 +62,12 @@ func specsOf(idx []stream.Index) (out []bson.Raw) {
 	return out
 }
 
-// sameIndex reports that two specifications have one key, collation and filter: then what is
-// to be done to one of them may be done to the other.
 func sameIndex(a, b bson.Raw) (bool, error) {
 	return alike(a, b, func(setting string) bool {
 		return slices.Contains([]string{"key", "collation", "partialFilterExpression"}, setting)
 	})
 }
 
-// alike compares those settings of two specifications that count.
 func alike(a, b bson.Raw, counts func(setting string) bool) (bool, error) {
 	x, y, err := comparablePair(stream.Index{Name: str(a, "name"), Spec: a}, stream.Index{Name: str(b, "name"), Spec: b},
 		DiffOptions{IgnoreTTL: true})
@@ -85,7 +77,6 @@ func alike(a, b bson.Raw, counts func(setting string) bool) (bool, error) {
 	return !slices.ContainsFunc(diffMaps("", "", x, y), func(d Difference) bool { return counts(d.What) }), nil
 }
 
-// taken reports that the target has another index under the name of one of the source.
 func taken(have []stream.Index, ix stream.Index) (bool, error) {
 	i := slices.IndexFunc(have, func(other stream.Index) bool { return other.Name == ix.Name })
 	if i < 0 {
@@ -97,8 +88,7 @@ func taken(have []stream.Index, ix stream.Index) (bool, error) {
 	return err == nil && !same, err
 }
 
-// isOf reports that the target's index of a name is not another one than what is deferred
-// is of.
+// isOf reports that the target's index is not another one than the deferred one.
 func (b *builder) isOf(ctx context.Context, d Deferred) (bool, error) {
 	dataNS, _, err := b.locate(ctx, d.NS)
 	if err != nil {
@@ -116,13 +106,12 @@ func (b *builder) isOf(ctx context.Context, d Deferred) (bool, error) {
 	return same, err
 }
 
-// clashes reports that a server has refused an index because of the name or key of another.
 func clashes(err error) bool {
 	return mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)
 }
 
-// BuildSkipping is Build of a collection with operations that are skipped. left names the
-// indexes that the target goes without, because one that was left is in the way.
+// BuildSkipping is Build of a collection with skipped operations. left names the indexes that are not
+// built, as an index that was left is in the way.
 func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stream.Index, p Phase,
 	skips stream.Ops) (left []string, err error) {
 	if skips.Has(stream.OpDropIndexes | leaving) {
@@ -131,9 +120,8 @@ func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stre
 	return nil, b.Build(ctx, targetNS, idx, p)
 }
 
-// buildBeside is Build of a collection in which operations that are skipped may have
-// left indexes. One of the source in whose way such an index stands is left out, and recorded as
-// absent. left names those.
+// buildBeside is BuildSkipping where operations that may have left indexes are skipped. It records
+// indexes in whose way one stands as absent.
 func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream.Index,
 	p Phase) (left []string, err error) {
 	dataNS, ns, err := b.locate(ctx, targetNS)
@@ -171,8 +159,6 @@ func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream
 	return left, err
 }
 
-// eachBeside builds indexes by a command each, and leaves those out in whose way the target
-// has another one.
 func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.Raw,
 	build func([]Deferred, []bson.Raw) error) error {
 	for i, d := range list {
@@ -190,9 +176,8 @@ func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.
 	return nil
 }
 
-// leave does what a skipped change requires. A collection that it would have dropped or renamed
-// gets no more changes. An index that it would have made is recorded as absent, and one that it
-// would have dropped expires nothing.
+// leave applies a skipped change. A collection that it would drop or rename gets no more changes. An
+// index that it would make is absent, and one that it would drop expires nothing.
 func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
 	switch ch.Kind {
@@ -209,8 +194,8 @@ func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	return effect, nil
 }
 
-// has lists the indexes of a collection of the target. ns is its name in the records of
-// indexes; there is false where the collection is gone.
+// has lists the indexes of a collection of the target, and its name in the records; there is false
+// if the collection is gone.
 func (b *builder) has(ctx context.Context, targetNS string) (have []stream.Index, ns string, there bool, err error) {
 	dataNS, ns, err := b.locate(ctx, targetNS)
 	if IsGone(err) {
@@ -222,7 +207,6 @@ func (b *builder) has(ctx context.Context, targetNS string) (have []stream.Index
 	return have, ns, err == nil, err
 }
 
-// leaveCreated records as absent what the target does not have all the same.
 func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOptions) error {
 	have, ns, exists, err := c.indexes.has(ctx, o.Rules.Target(ch.NS))
 	if err != nil || !exists {
@@ -251,9 +235,8 @@ func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOpt
 	return c.deferred.goWithout(ctx, ns, without...)
 }
 
-// leaveDropped discards what is deferred of an index that stays: the source has no such
-// expiry any more, by which the target would delete what the source keeps. One that was
-// not built yet is not.
+// leaveDropped discards what is deferred of an index that stays. The source no longer has its
+// expiry, by which the target would delete what the source keeps.
 func (c *changer) leaveDropped(ctx context.Context, ch stream.Change, ns string) error {
 	all, err := c.deferred.List(ctx, inNS(ns))
 	if err != nil {
@@ -280,8 +263,6 @@ func (c *changer) leaveDropped(ctx context.Context, ch stream.Change, ns string)
 	return nil
 }
 
-// droppedIndex selects what is deferred of an index that the source has dropped, or of all of
-// them; what is deferred of the collection itself stays.
 func droppedIndex(ix stream.Index) bson.E {
 	if ix.Name == "*" {
 		return ofIndex(bson.D{{Key: "$nin", Value: bson.A{"", limitsIndex}}})
@@ -289,9 +270,8 @@ func droppedIndex(ix stream.Index) bson.E {
 	return ofIndex(ix.Name)
 }
 
-// dropPresent drops an index that the source has dropped, or all of them, but for those of
-// which the target has none, or another one. Their records stay until the source makes an
-// index of that name: a drop that is applied again after a crash has to find them.
+// dropPresent drops an index, or all of them, except those that are absent. Their records stay until
+// the source makes an index of that name: a drop that is repeated after a crash needs them.
 func (c *changer) dropPresent(ctx context.Context, ns string, ix stream.Index, absent []Deferred) error {
 	isOther := func(name string) bool {
 		return slices.ContainsFunc(absent, func(d Deferred) bool { return d.Index == name })

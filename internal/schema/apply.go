@@ -12,37 +12,34 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// ApplyOptions say under which conditions a change is applied.
+// ApplyOptions are the conditions under which a change is applied.
 type ApplyOptions struct {
 	Rules *transform.Set
-	// Overlap: documents on the target may be ahead of the change. Indexes that
-	// refuse documents are deferred, and those that it expects may be gone.
+	// Overlap: documents may be ahead of the change. Indexes that refuse documents are deferred, and
+	// expected ones may be gone.
 	Overlap bool
-	// Cut: the copy of the collection may have ended with what the source gave up.
+	// Cut: the copy of the collection may have ended early, as the source dropped it.
 	Cut bool
 	// Recorded: histories have begun. What the source drops or renames stays.
 	Recorded bool
-	// Ahead: others filled the target, which may hold what the source does later.
-	// What the change expects may be gone.
+	// Ahead: others filled the target, which may be ahead of the change.
 	Ahead bool
-	// Maybe: the change may have been applied already, before a restart. Before is
-	// what the target had then.
+	// Maybe: the change may have been applied before a restart. Before is the target then.
 	Maybe  bool
 	Before Before
-	// Existing says what becomes of a collection of the target where the source
-	// makes one and had none.
+	// Existing decides about a collection that only the target has, where the source makes one.
 	Existing Existing
-	// Names are what the job has on the target; the caller keeps them true.
+	// Names are the job's names; the caller keeps them up to date.
 	Names *Names
-	// MixedSchema is that of the time-series collections that the source makes.
+	// MixedSchema is that of new time-series collections of the source.
 	MixedSchema bool
 }
 
-// Existing is what becomes of a collection that only the target has.
+// Existing decides about a collection that only the target has.
 type Existing int
 
 const (
-	// KeepExisting takes it for the source's.
+	// KeepExisting uses it as the source's.
 	KeepExisting Existing = iota
 	// RefuseExisting is an error.
 	RefuseExisting
@@ -50,7 +47,6 @@ const (
 	DropExisting
 )
 
-// changer does to the target what schema changes did to the source.
 type changer struct {
 	*link
 	deferred *deferrals
@@ -58,24 +54,21 @@ type changer struct {
 	colls    *creator
 }
 
-// Before is what the target had under the names of a rename when the change was noted
-// as under way. A restart tells by it whether the rename was applied: that a
-// collection is missing proves nothing, for anybody may have dropped it.
+// Before is what the target had under the names of a rename when the change was recorded. By it, a
+// restart decides whether the rename was applied. A missing collection proves nothing, as anybody
+// may have dropped it.
 type Before struct {
-	// NS is the source's name of what is renamed. It is empty for other changes, and in
-	// what older versions noted.
+	// NS is the renamed source namespace. It is empty for other changes, and in older versions.
 	NS       string
 	From, To bson.Binary // UUIDs, empty for what was not there
 }
 
-// of reports that it is of a change.
 func (b Before) of(ch stream.Change) bool { return ch.Kind == stream.ChangeRename && b.NS == ch.NS }
 
-// Prepare checks what a schema change of the source needs on the target. It deals with a
-// collection that stands where the change is about to make one, which existed before the job or
-// which somebody else made. It must run before the change is noted as under way: afterwards the
-// collection may be the change's own. The caller notes the result with the change, and passes
-// it back as ApplyOptions.Before.
+// Prepare checks what a schema change needs on the target, and deals with a collection that exists
+// where the change makes one. It must run before the change is recorded: afterwards the collection
+// may be the change's own. The caller records the result, and passes it back as
+// ApplyOptions.Before.
 func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions) (Before, error) {
 	if o.Maybe {
 		return c.stillBefore(ctx, ch, o)
@@ -84,10 +77,7 @@ func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if err == nil {
 		err = c.makeWayFor(ctx, ch, o)
 	}
-	if err != nil {
-		return before, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
-	}
-	return before, nil
+	return before, mongo.Wrap(err, "apply %s of %s", ch.Kind, ch.NS)
 }
 
 func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptions) error {
@@ -126,12 +116,12 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 		}
 	}
 	if !ch.DropTarget && o.Rules.Route(sourceNS).Skips.Has(leaving) {
-		// What was left there goes on as another collection. What is deferred of it was the old one's.
+		// What was left there goes on as another collection: discard what was deferred of the old one.
 		if err := c.deferred.forget(ctx, inNS(ns)); err != nil {
 			return err
 		}
 	}
-	// Nothing can be renamed onto what is to stay.
+	// nothing can be renamed onto what stays
 	renamed := ch.Kind == stream.ChangeRename && o.Rules.Match(ch.NS)
 	if renamed && o.joins(ch) {
 		return c.mayJoin(ctx, o.Rules.Target(ch.NS), ns)
@@ -158,11 +148,10 @@ func existsAlready(err error, ns string) error {
 	return mongo.WithHint(err, ns+" exists on the target although it did not on the source: drop it there, then resume")
 }
 
-// lenient allows that an index which a change expects is not there.
 func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 
-// existing is what becomes of a collection where the source makes one. The one that
-// was left there by a skipped operation goes on as the new one.
+// existing is the policy for a collection where the source makes one. One that a skipped operation
+// left there becomes the new one.
 func (o ApplyOptions) existing(sourceNS string) Existing {
 	if r := o.Rules.Route(sourceNS); r.Skips.Has(leaving) || o.Recorded && r.History {
 		return KeepExisting
@@ -170,22 +159,20 @@ func (o ApplyOptions) existing(sourceNS string) Existing {
 	return o.Existing
 }
 
-// Effect is what a change did to the target.
+// Effect is the effect of a change on the target.
 type Effect struct {
 	Applied bool
 	Skipped string // why not, if it was not
-	// Resync is the UUID of a source collection that came into the filter by a rename, or whose
-	// copy was cut off. Its documents have to be copied into ResyncNS, which does not exist, or
-	// with Keep may exist.
+	// Resync is the UUID of a source collection to copy into ResyncNS: a rename brought it into the
+	// filter, or its copy was cut off. ResyncNS does not exist, or may exist with Keep.
 	Resync   *bson.Binary
 	ResyncNS string
 	Keep     bool
-	// Join is a collection of the target whose documents are to come into JoinNS, which was
-	// left there and has the name now; TakeOver ends that.
+	// Join is a collection of the target whose documents belong in JoinNS, which has its name now.
+	// TakeOver ends the join.
 	Join   *Collection
 	JoinNS string
-	// Dropped are the target namespaces that are gone, were replaced, or stay as they
-	// are for good.
+	// Dropped are the target namespaces that are gone, were replaced, or get no more changes.
 	Dropped []string
 }
 
@@ -193,16 +180,11 @@ func skipped(format string, args ...any) Effect {
 	return Effect{Skipped: fmt.Sprintf(format, args...)}
 }
 
-// Apply does to the target what a schema change did to the source, under the
-// rules. All changes before it must be on the target, and none after it may
-// be: the caller drains, applies, and goes on. Applied again with Maybe, a
-// change does no harm.
+// Apply does to the target what a schema change did to the source, under the rules. Exactly the
+// changes before it must be on the target. With Maybe it can be repeated.
 func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect, err := c.apply(ctx, ch, o)
-	if err != nil {
-		return effect, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
-	}
-	return effect, nil
+	return effect, mongo.Wrap(err, "apply %s of %s", ch.Kind, ch.NS)
 }
 
 func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
@@ -277,7 +259,6 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.existing(ch.NS) != KeepExisting)
 }
 
-// applyCreateIndexes makes indexes, but for those that documents with other fields cannot have.
 func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, unmapped []stream.Index,
 	o ApplyOptions) (Effect, error) {
 	phase := Consistent
@@ -319,8 +300,7 @@ func (c *changer) applyDropIndexes(ctx context.Context, ch stream.Change, ns str
 	return Effect{Applied: true}, nil
 }
 
-// applyView creates a view or redefines it. A view cannot change its collation:
-// then it is made anew.
+// applyView creates a view or redefines it. A view with another collation is dropped first.
 func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	coll := Collection{NS: ch.NS, Type: TypeView, Options: ch.Options}
 	have, ok, err := c.find(ctx, ns)
@@ -334,8 +314,9 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 		}
 		return effect, err
 	}
+	create := func() (Effect, error) { return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules) }
 	if !ok || have.Type != TypeView {
-		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
+		return create()
 	}
 	want, err := MapView(ch.NS, ch.Options, o.Rules)
 	if err != nil {
@@ -349,7 +330,7 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 		if err := c.colls.Drop(ctx, ns); err != nil {
 			return Effect{}, err
 		}
-		return Effect{Applied: true}, c.colls.Create(ctx, coll, ns, o.Rules)
+		return create()
 	}
 	db, name := mongo.SplitNS(ns)
 	err = c.change(ctx, db, bson.D{
@@ -359,8 +340,8 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 	return Effect{Applied: err == nil}, err
 }
 
-// applyDropView drops a view. The entry of a time-series collection looks the
-// same: what is no view stays, for the drop of its buckets follows.
+// applyDropView drops a view. The entry of a time-series collection looks the same: a later drop of
+// its buckets deletes it.
 func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) {
 	have, ok, err := c.find(ctx, ns)
 	switch {
@@ -374,9 +355,8 @@ func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) 
 	return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 }
 
-// dropDatabase drops what the job made of a database of the source. It drops the target's
-// database if nothing is left in it: servers know an empty one by its name, and refuse another
-// whose name differs only in case.
+// dropDatabase drops the job's collections of a source database, then the target's database if it is
+// empty: servers refuse another one whose name differs only in case.
 func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect, err := c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
 	if err != nil || !effect.Applied {
@@ -396,9 +376,8 @@ func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOpt
 	return effect, mongo.Wrap(err, "drop the empty database %s of the target", db)
 }
 
-// dropNames drops what the job made of a database of the source. Its
-// collections were dropped one by one before, so hardly anything is left; and
-// other collections of the same target database are none of ours.
+// dropNames drops the job's collections of a source database. Hardly any are left, as each had a
+// drop of its own. Other collections of the target's database are not the job's.
 func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOptions, list []Name) (Effect, error) {
 	if !o.Rules.MatchDB(ch.NS) {
 		return skipped("excluded"), nil

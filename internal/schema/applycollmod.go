@@ -13,8 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// applyCollMod splits a collMod into what is deferred (expiry, uniqueness) and
-// what takes effect at once.
 func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	effect := Effect{Applied: true}
 	dataNS, _, err := c.indexes.locate(ctx, ns)
@@ -70,8 +68,8 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 
 var errIndexGone = errors.New("the index does not exist on the target")
 
-// modIndex applies a collMod of an index, one setting after the other. Of an index that the target
-// goes without, which left names, they are recorded.
+// modIndex applies a collMod of an index, setting by setting. For an absent index, named by left, it
+// changes the record.
 func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
 	o ApplyOptions) (left string, err error) {
 	d, err := c.modified(ctx, ns, dataNS, mod)
@@ -89,7 +87,6 @@ func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
 	return left, nil
 }
 
-// modified is what is deferred of the index that a collMod names, or could be.
 func (c *changer) modified(ctx context.Context, ns, dataNS string, mod bson.Raw) (d Deferred, err error) {
 	name, key := str(mod, "name"), sub(mod, "keyPattern")
 	absent, err := c.deferred.absent(ctx, ns)
@@ -122,7 +119,6 @@ func (c *changer) modified(ctx context.Context, ns, dataNS string, mod bson.Raw)
 	return d, err
 }
 
-// modIndexSetting changes one setting of an index that is built, or deferred.
 func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, v bson.RawValue,
 	o ApplyOptions) (err error) {
 	switch key {
@@ -164,9 +160,9 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 	return c.deferred.save(ctx, *d) // keep the specification true
 }
 
-// rebuildLater defers an index that is to refuse documents: it is dropped, and built when
-// the data is consistent. One that was deferred and refuses nothing is built. The note of it
-// is there as long as the index is not: an attempt that comes after a broken one finds either.
+// rebuildLater defers an index that is to refuse documents: it drops it until the data is
+// consistent. A deferred one that refuses nothing is built. The record exists as long as the index
+// does not, for an attempt after a crash.
 func (c *changer) rebuildLater(ctx context.Context, d *Deferred) error {
 	d.Unbuilt = true
 	if err := c.deferred.save(ctx, *d); err != nil {
@@ -196,7 +192,6 @@ func (c *changer) rebuildLater(ctx context.Context, d *Deferred) error {
 	return c.deferred.save(ctx, *d)
 }
 
-// withFlag sets a boolean setting, or leaves it out when it is false.
 func withFlag(spec bson.Raw, key string, on bool) (bson.Raw, error) {
 	if on {
 		return with(spec, key, true)

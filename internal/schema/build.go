@@ -16,35 +16,30 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Phase says how far the target is.
+// Phase is the state of the target's data.
 type Phase int
 
 const (
-	// BeforeConsistent: the data may be ahead of or behind itself, so indexes
-	// that refuse documents are deferred.
+	// BeforeConsistent: documents may be of different times, so indexes that refuse some are deferred.
 	BeforeConsistent Phase = iota
-	// Consistent: the data is that of one moment.
+	// Consistent: all documents are of one time.
 	Consistent
 )
 
-// builder builds and drops indexes of the target.
 type builder struct {
 	*link
 	deferred *deferrals
 }
 
-// Build builds all given indexes of a collection of the target, in one command or, if it is
-// large, in a few at once, and waits for them. In phase BeforeConsistent it records unique
-// indexes as deferred instead. It defers all indexes of a command when a document refuses one
-// of them: the document may be ahead of the source's next change, which drops the index. It
-// always defers expiry. Existing indexes are no error. The name targetNS is that of a
-// time-series collection or of its buckets, and the specifications are those of the buckets. A
-// missing collection is an error (see IsGone), and is never created implicitly.
+// Build builds the indexes of a collection of the target, in one command or, if it is large, in a
+// few at once. In phase BeforeConsistent it defers unique indexes, and all indexes of a command when
+// a document refuses one: the source's next change may drop that index. Expiry is always deferred.
+// Existing indexes are no error. targetNS names a time-series collection or its buckets; the
+// specifications are those of the buckets. A missing collection is an error (see IsGone).
 func (b *builder) Build(ctx context.Context, targetNS string, idx []stream.Index, p Phase) error {
 	return b.build(ctx, Build{NS: targetNS, Indexes: idx}, p, mostParts)
 }
 
-// planned is an index with what is deferred of it.
 type planned struct {
 	Deferred
 	spec bson.Raw // to build
@@ -83,8 +78,6 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 	})
 }
 
-// planAll decides about all indexes of a build, and finds the collection that
-// they belong to.
 func (b *builder) planAll(ctx context.Context, what *Build, p Phase) (all []planned, err error) {
 	dataNS, ns, err := b.locate(ctx, what.NS)
 	if err != nil {
@@ -104,11 +97,9 @@ func (b *builder) planAll(ctx context.Context, what *Build, p Phase) (all []plan
 
 var errGone = errors.New("does not exist on the target")
 
-// IsGone reports that a collection was not found on the target.
+// IsGone reports that the target lacks a collection.
 func IsGone(err error) bool { return errors.Is(err, errGone) }
 
-// locate finds the collection that holds the documents of a namespace, and the
-// namespace's own name.
 func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns string, err error) {
 	ns = mongo.SeriesNS(targetNS)
 	coll, ok, err := b.find(ctx, ns)
@@ -123,7 +114,6 @@ func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns strin
 	return coll.DataNS(), ns, nil
 }
 
-// plan decides what of an index is built now and what is deferred.
 func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	spec, expire, err := cleanIndex(ix)
 	if err != nil {
@@ -143,32 +133,29 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	return planned{d, spec}, err
 }
 
-// IndexConflict says that documents of the target do not fit an index: some have a key
-// in common that it allows once, or it does not take one of them.
+// IndexConflict reports documents of the target that an index does not take: two with one key of a
+// unique index, or one that cannot be indexed.
 type IndexConflict struct {
 	NS    string     // of the documents
 	Specs []bson.Raw // of all indexes that were to be built
 	Err   error      // the server's
 }
 
-// IsRefused reports that an index was not built, or not made unique, because of documents of
-// the target.
+// IsRefused reports an index that was not built, or not made unique, because of documents.
 func IsRefused(err error) bool {
 	var ic *IndexConflict
 	return errors.As(err, &ic) || mongo.IsCode(err, mongo.CodeCannotMakeUnique)
 }
 
-// IndexName names an index of a target namespace, of a time-series collection by its
-// own name.
+// IndexName names an index of a target namespace, of a time series by its own name.
 type IndexName struct{ NS, Name string }
 
-// Error is the server's, with the namespace and the indexes' names.
+// Error returns the server's text, with the namespace and the indexes' names.
 func (c *IndexConflict) Error() string { return c.Err.Error() }
 
-// Unwrap gives the server's error.
+// Unwrap returns the server's error.
 func (c *IndexConflict) Unwrap() error { return c.Err }
 
-// create runs one command and explains its failure.
 func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	if len(specs) == 0 {
 		return nil
@@ -176,7 +163,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	start := time.Now()
 	err := b.send(ctx, dataNS, specs)
 	if clashes(err) {
-		// Perhaps only in the expiry that one got already.
+		// perhaps only in the expiry, which one has already
 		missing, ferr := b.missing(ctx, dataNS, specs)
 		if ferr != nil {
 			return ferr
@@ -211,21 +198,18 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return mongo.WithHint(err,
 			"a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the "+
 				"collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
-	case mongo.IsCode(err, mongo.CodeIndexOptionsConflict), mongo.IsCode(err, mongo.CodeIndexKeySpecsClash):
+	case clashes(err):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
 	return err
 }
 
-// send runs the command, and watches it.
 func (b *builder) send(ctx context.Context, dataNS string, specs []bson.Raw) error {
 	defer b.o.Builds.Watch(ctx, dataNS, nameList(specs))()
 	db, _ := mongo.SplitNS(dataNS)
 	return b.change(ctx, db, b.o.Builds.Command(dataNS, specs))
 }
 
-// missing returns the specifications that the collection has no index of, one
-// that expires at another time aside.
 func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) ([]bson.Raw, error) {
 	have, _, err := indexes(ctx, b.c, dataNS)
 	if err != nil {
@@ -254,9 +238,8 @@ func nameList(specs []bson.Raw) (out []string) {
 	return out
 }
 
-// BuildDeferred builds the deferred indexes but some, of collections side by side: to be
-// called when the data is that of one moment. After a failure or a crash it can be
-// called again.
+// BuildDeferred builds the deferred indexes except some, when the data is consistent. It can be
+// repeated after a failure.
 func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 	all, err := b.deferred.List(ctx, bson.E{Key: "unbuilt", Value: true})
 	if err != nil {
@@ -283,31 +266,24 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 		if err != nil {
 			return fmt.Errorf("build the deferred indexes of %s: %w", what.NS, err)
 		}
-		// Built, then forgotten, in this order.
-		return b.inParts(ctx, what, all, commands, func(done []Deferred, specs []bson.Raw) error {
+		var build func(done []Deferred, specs []bson.Raw) error
+		build = func(done []Deferred, specs []bson.Raw) error {
 			err := b.create(ctx, what.dataNS, specs)
-			if mongo.Unindexable(err) && len(specs) > 1 { // the server does not say which
-				return b.buildEach(ctx, what.dataNS, done, specs)
+			if err == nil { // built, then forgotten
+				return b.deferred.save(ctx, done...)
 			}
-			if err != nil {
+			if !mongo.Unindexable(err) || len(specs) == 1 {
 				return err
 			}
-			return b.deferred.save(ctx, done...)
-		})
+			for i := range specs { // the server does not say which
+				if err := build(done[i:i+1], specs[i:i+1]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return b.inParts(ctx, what, all, commands, build)
 	})
-}
-
-// buildEach builds deferred indexes by a command each, up to the first that fails.
-func (b *builder) buildEach(ctx context.Context, dataNS string, list []Deferred, specs []bson.Raw) error {
-	for i, spec := range specs {
-		if err := b.create(ctx, dataNS, []bson.Raw{spec}); err != nil {
-			return err
-		}
-		if err := b.deferred.save(ctx, list[i]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func byNS(list []Deferred) map[string][]Deferred {
@@ -318,23 +294,16 @@ func byNS(list []Deferred) map[string][]Deferred {
 	return groups
 }
 
-// Duplicates finds two documents of a collection with one key of an index, where
-// the server does not say the key in a form that can be searched for. None are
-// found when the index's keys cannot be asked for.
+// Duplicates finds two documents with one key of an index, for servers that do not return the key in
+// a searchable form. It finds none if the index's keys cannot be queried.
 func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
-	keys, ok := index.Lookup("key").DocumentOK()
-	if !ok {
+	keys := keyFields(index)
+	special := func(e bson.RawElement) bool { return strings.HasPrefix(e.Key(), "$") }
+	if len(keys) == 0 || slices.ContainsFunc(keys, special) {
 		return nil, nil
 	}
-	elems, err := keys.Elements()
-	if err != nil {
-		return nil, fmt.Errorf("read keys of an index of %s: %w", ns, err)
-	}
 	id := bson.D{}
-	for i, e := range elems {
-		if strings.HasPrefix(e.Key(), "$") {
-			return nil, nil
-		}
+	for i, e := range keys {
 		id = append(id, bson.E{Key: fmt.Sprint("k", i), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + e.Key(), nil}}}})
 	}
 	match := bson.D{}
@@ -355,17 +324,13 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 		cmd = append(cmd, bson.E{Key: "collation", Value: c})
 	}
 	db := b.c.Client.Database(name)
-	cur, err := db.RunCommandCursor(ctx, cmd)
-	if err != nil {
-		return nil, fmt.Errorf("find duplicate keys of %s: %w", ns, err)
-	}
-	defer cur.Close(ctx)
-	if !cur.Next(ctx) {
-		return nil, cur.Err()
+	found, err := mongo.ReadAll[bson.Raw](ctx, "find duplicate keys of %s", ns)(db.RunCommandCursor(ctx, cmd))
+	if err != nil || len(found) == 0 {
+		return nil, err
 	}
 	var out []bson.Raw
 	for _, which := range []string{"first", "last"} {
-		doc, err := db.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: cur.Current.Lookup(which)}},
+		doc, err := db.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: found[0].Lookup(which)}},
 			options.FindOne().SetCollation(&options.Collation{Locale: "simple"})).Raw()
 		if err != nil {
 			return nil, fmt.Errorf("read a document of %s: %w", ns, err)
@@ -375,8 +340,6 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 	return out, nil
 }
 
-// drop removes an index ("*" for all but that on _id); its absence or that
-// of the collection is no error.
 func (b *builder) drop(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
 	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}

@@ -17,20 +17,18 @@ import (
 )
 
 const (
-	// lookEvery is the time between two looks at a build that is not answered yet, and
-	// lookFor how long one may take.
+	// lookEvery is the time between two looks at a build, lookFor the longest one.
 	lookEvery, lookFor = 2 * time.Second, 5 * time.Second
-	// stalledAfter is how long a build may stand still before members are asked why, and
-	// silentAfter how long before it is reported though none of them is the cause.
+	// stalledAfter is when members of a stalled build are asked why, silentAfter when it is reported
+	// without an answer.
 	stalledAfter, silentAfter = 5 * time.Second, 30 * time.Second
-	// askEvery is the time between two questions to the members, warnEvery that between two
-	// warnings of the same build.
+	// askEvery is the time between two questions to members, warnEvery between two warnings.
 	askEvery, warnEvery = 4 * time.Second, time.Minute
 )
 
-// Builds are the index builds that a job requests on its target. A build is ready when as many
-// members have built the index as the write concern requires, in place of all that vote. So one
-// member that is down does not delay it. Safe for concurrent use.
+// Builds are the index builds of a job on its target. A build is ready when the members of the write
+// concern have the index, not all that vote: a member that is down delays nothing. Safe for
+// concurrent use.
 type Builds struct {
 	c      *mongo.Cluster
 	quorum any // "majority" or a number of members
@@ -40,13 +38,13 @@ type Builds struct {
 	under []*build
 }
 
-// NewBuilds prepares builds on a target that are ready when quorum members have the
-// index: "majority", also for nil, or a number. It sends nothing yet.
+// NewBuilds prepares builds that are ready when quorum members have the index: "majority" (also for
+// nil) or a number.
 func NewBuilds(c *mongo.Cluster, quorum any, log *slog.Logger) *Builds {
 	return &Builds{c: c, quorum: cmp.Or(quorum, any("majority")), log: log}
 }
 
-// Command is createIndexes. specs are documents of any kind.
+// Command returns createIndexes with specs, documents of any kind.
 func (b *Builds) Command(ns string, specs any) bson.D {
 	_, coll := mongo.SplitNS(ns)
 	cmd := bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: specs}}
@@ -54,18 +52,6 @@ func (b *Builds) Command(ns string, specs any) bson.D {
 		cmd = append(cmd, bson.E{Key: "commitQuorum", Value: b.quorum})
 	}
 	return cmd
-}
-
-// build is a command that is not answered yet.
-type build struct {
-	ns      string
-	names   []string
-	seen    string    // how far the target was when it was looked at last
-	moved   time.Time // when that changed last
-	relaxed int       // how often builds of other processes were looked for
-	asked   time.Time // members, last
-	warned  time.Time
-	stalled string // why it stands still; guarded by Builds.mu
 }
 
 // Stalled is an index build of the target that makes no progress.
@@ -76,31 +62,40 @@ type Stalled struct {
 	Why   string // in an operator's words
 }
 
+// build is a command that is not answered yet. Since is when seen changed last, Why is empty while it
+// makes progress.
+type build struct {
+	Stalled           // guarded by Builds.mu
+	seen    string    // the progress at the last look
+	relaxed int       // looks for builds of other processes
+	asked   time.Time // members, last
+	warned  time.Time
+}
+
 // Stalled lists the builds that make no progress.
 func (b *Builds) Stalled() (out []Stalled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, u := range b.under {
-		if u.stalled != "" {
-			out = append(out, Stalled{NS: u.ns, Names: u.names, Since: u.moved, Why: u.stalled})
+		if u.Why != "" {
+			out = append(out, u.Stalled)
 		}
 	}
 	return out
 }
 
-// UnderWay reports builds that are not answered yet.
+// UnderWay reports unanswered builds.
 func (b *Builds) UnderWay() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.under) > 0
 }
 
-// Watch looks at a build until done is called, which waits for the last look. If another
-// process builds the same indexes, Watch sets the quorum of its build. It reports a build that
-// stands still, with the member that it waits for.
+// Watch observes a build until done, which waits for the last look. It sets the quorum of another
+// process's build of the same indexes, and reports a stalled build with the member that delays it.
 func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &build{ns: ns, names: names, moved: time.Now()}
+	u := &build{Stalled: Stalled{NS: ns, Names: names, Since: time.Now()}}
 	b.mu.Lock()
 	b.under = append(b.under, u)
 	b.mu.Unlock()
@@ -120,25 +115,24 @@ func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done fun
 	}
 }
 
-// look finds whether a build moves on. What cannot be asked now is asked the next time.
 func (b *Builds) look(ctx context.Context, u *build) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
-	if u.relaxed == 0 { // 4.4 looks at the quorum when a member has built the index, and not when it is set
+	if u.relaxed == 0 { // 4.4 applies a quorum when a member has built the index, not when it is set
 		u.relaxed++
 		b.relax(ctx, u)
 	}
-	seen, err := b.far(ctx, u.ns)
+	seen, err := b.far(ctx, u.NS)
 	if err == nil && seen != u.seen {
 		if b.explain(u, "") {
-			b.log.Info("an index build goes on", "ns", u.ns, "indexes", u.names)
+			b.log.Info("an index build goes on", "ns", u.NS, "indexes", u.Names)
 		}
 		b.mu.Lock()
-		u.seen, u.moved = seen, time.Now()
+		u.seen, u.Since = seen, time.Now()
 		b.mu.Unlock()
 		return
 	}
-	still := time.Since(u.moved)
+	still := time.Since(u.Since)
 	if still < stalledAfter || time.Since(u.asked) < askEvery {
 		return
 	}
@@ -159,21 +153,17 @@ func (b *Builds) look(ctx context.Context, u *build) {
 	}
 	u.warned = time.Now()
 	b.log.Warn("an index build on the target makes no progress; no change is applied meanwhile",
-		"ns", u.ns, "indexes", u.names, "for", still.Round(time.Second), "why", why,
+		"ns", u.NS, "indexes", u.Names, "for", still.Round(time.Second), "why", why,
 		"hint", "start the member that is down, or remove it from the replica set")
 }
 
-// explain notes why a build stands still, "" if it does not, and reports whether there was
-// another reason noted.
 func (b *Builds) explain(u *build, why string) (was bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was, u.stalled = u.stalled != "", why
+	was, u.Why = u.Why != "", why
 	return was
 }
 
-// far tells how far builds of a collection are, in the server's words; those of a sharded
-// cluster by shard.
 func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 	ops, err := b.operations(ctx, bson.D{{Key: "ns", Value: ns},
 		{Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}})
@@ -186,7 +176,6 @@ func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 	return strings.Join(out, "; "), err
 }
 
-// operations are those under way on the target that match.
 func (b *Builds) operations(ctx context.Context, match bson.D) ([]bson.Raw, error) {
 	everyone := bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}
 	return mongo.ReadAll[bson.Raw](ctx, "ask the target for index builds under way")(
@@ -195,13 +184,11 @@ func (b *Builds) operations(ctx context.Context, match bson.D) ([]bson.Raw, erro
 		}))
 }
 
-// relax gives builds of another process the quorum, where they are of indexes that are
-// waited for. It reports whether that can have changed something.
 func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 	if !b.c.TakesCommitQuorum() {
 		return false
 	}
-	db, coll := mongo.SplitNS(u.ns)
+	db, coll := mongo.SplitNS(u.NS)
 	for _, names := range b.groups(ctx, u) {
 		if has := entry(ctx, b.c, "$all", names); has != nil && sameQuorum(has.Lookup("commitQuorum"), b.quorum) {
 			continue
@@ -209,22 +196,22 @@ func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 		_, err := b.c.Write(ctx, db, bson.D{{Key: "setIndexCommitQuorum", Value: coll}, {Key: "indexNames", Value: names},
 			{Key: "commitQuorum", Value: b.quorum}})
 		if err != nil {
-			b.log.Debug("the quorum of an index build stays", "ns", u.ns, "indexes", names, "error", err)
+			b.log.Debug("the quorum of an index build stays", "ns", u.NS, "indexes", names, "error", err)
 			continue
 		}
 		b.log.Info("an index build under way waits for fewer members now",
-			"ns", u.ns, "indexes", names, "commitQuorum", b.quorum)
+			"ns", u.NS, "indexes", names, "commitQuorum", b.quorum)
 		changed = true
 	}
 	return changed
 }
 
-// groups are the names of the indexes of each build under way that has one of those that
-// are waited for: the server knows a build by all its names.
+// groups are the names of each build that has one of the indexes: the server identifies a build by
+// all its names.
 func (b *Builds) groups(ctx context.Context, u *build) (out [][]string) {
-	specs, err := listSpecs(ctx, b.c, u.ns, withBuilds())
-	if err != nil { // it cannot describe them: perhaps an earlier run has begun the same one
-		return [][]string{u.names}
+	specs, err := listSpecs(ctx, b.c, u.NS, withBuilds())
+	if err != nil { // it cannot describe them: perhaps an earlier run began the same build
+		return [][]string{u.Names}
 	}
 	byID := map[string][]string{}
 	var order []string
@@ -239,15 +226,15 @@ func (b *Builds) groups(ctx context.Context, u *build) (out [][]string) {
 		byID[id] = append(byID[id], str(spec, "spec", "name"))
 	}
 	for _, id := range order {
-		if slices.ContainsFunc(byID[id], func(name string) bool { return slices.Contains(u.names, name) }) {
+		if slices.ContainsFunc(byID[id], func(name string) bool { return slices.Contains(u.Names, name) }) {
 			out = append(out, byID[id])
 		}
 	}
 	return out
 }
 
-// entry is what a replica set keeps of a build that has all of some indexes, or $in one of
-// them; nil where that cannot be read.
+// entry returns a replica set's record of a build with all ($all) or one ($in) of some indexes, or
+// nil.
 func entry(ctx context.Context, set *mongo.Cluster, which string, names []string) bson.Raw {
 	raw, err := set.Command(ctx, "config", bson.D{{Key: "find", Value: "system.indexBuilds"}, {Key: "limit", Value: 1},
 		{Key: "filter", Value: bson.D{{Key: "indexNames", Value: bson.D{{Key: which, Value: names}}}}}})
@@ -265,11 +252,10 @@ func sameQuorum(have bson.RawValue, want any) bool {
 	return ok && fmt.Sprint(n) == fmt.Sprint(want)
 }
 
-// reason finds the members for which a build waits, "" where none says so.
 func (b *Builds) reason(ctx context.Context, u *build) string {
 	var all []string
 	err := b.c.EachSet(ctx, func(name string, set *mongo.Cluster) error {
-		for _, why := range absent(ctx, set, entry(ctx, set, "$in", u.names)) {
+		for _, why := range absent(ctx, set, entry(ctx, set, "$in", u.Names)) {
 			if name != "" {
 				why += " of shard " + name
 			}
@@ -283,7 +269,6 @@ func (b *Builds) reason(ctx context.Context, u *build) string {
 	return strings.Join(all, ", ")
 }
 
-// absent says which members of a set are down, or else have not built what an entry is of.
 func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []string) {
 	raw, err := set.Command(ctx, "admin", bson.D{{Key: "replSetGetStatus", Value: 1}})
 	var status struct {
@@ -297,7 +282,7 @@ func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []str
 	if err == nil {
 		err = bson.Unmarshal(raw, &status)
 	}
-	members := set.Info.Hosts // what every user may know
+	members := set.Info.Hosts // known to every user
 	if err == nil {
 		members = nil
 	}
@@ -315,14 +300,7 @@ func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []str
 	if len(down) > 0 || entry == nil {
 		return down
 	}
-	var ready []string
-	if list, ok := entry.Lookup("commitReadyMembers").ArrayOK(); ok {
-		values, _ := list.Values()
-		for _, v := range values {
-			name, _ := v.StringValueOK()
-			ready = append(ready, name)
-		}
-	}
+	ready := texts(entry, "commitReadyMembers")
 	for _, name := range members {
 		if !slices.Contains(ready, name) {
 			down = append(down, "member "+name+" has not built it")
@@ -331,15 +309,14 @@ func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []str
 	return down
 }
 
-// BuildProgress is how far an index build on the target is, in documents of
-// its present stage.
+// BuildProgress is the progress of an index build, in documents of its stage.
 type BuildProgress struct {
 	NS          string
 	Stage       string // the server's words, e.g. "scanning collection"
 	Done, Total int64
 }
 
-// Progress asks the target's primary for the index builds under way.
+// Progress returns the index builds of the target's primary.
 func (b *Builds) Progress(ctx context.Context) ([]BuildProgress, error) {
 	ops, err := b.operations(ctx, bson.D{
 		{Key: "command.createIndexes", Value: bson.D{{Key: "$exists", Value: true}}},

@@ -13,37 +13,33 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// creator makes and drops collections and views of the target.
 type creator struct {
 	*link
 	deferred *deferrals
 	expiries *expiries
 }
 
-// Create makes a collection, time-series collection or view on the target as it is on the
-// source. It leaves out indexes and expiry, which is deferred until expiries are restored. An
-// existing collection with the same options stays as it is, but for its expiry. With other
-// options it is an error. Create does not wait for a majority: see WaitMajority.
+// Create makes a collection, time-series collection or view on the target as on the source, without
+// indexes and expiry, which is deferred. An existing one with the same options is used, with others
+// it is an error. Create does not wait for a majority: see WaitMajority.
 func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
 	return c.create(ctx, coll, targetNS, rules, false)
 }
 
-// CreateOurs is Create where nobody but the job makes the collection. One that
-// exists is what an earlier attempt made, or a late write of it by the way,
-// without options: if it is different and empty it is made anew.
+// CreateOurs is Create where only the job makes the collection. An existing one is from an earlier
+// attempt, or from a late write of it, without options: if different and empty, it is replaced.
 func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
 	return c.create(ctx, coll, targetNS, rules, true)
 }
 
-// creation is a collection that is to be made.
 type creation struct {
 	Collection        // as the source has it
 	target     string // its name on the target
 	rules      *transform.Set
 	ours       bool           // nobody but the job makes it
-	asked      bson.Raw       // the options that it is to have
-	now        bson.Raw       // those of them that are not deferred
-	early      []stream.Index // what sharding it needs
+	asked      bson.Raw       // the final options
+	now        bson.Raw       // those not deferred
+	early      []stream.Index // for sharding
 }
 
 func (n *creation) wrap(err error) error {
@@ -82,11 +78,10 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	if err := c.finish(ctx, n); err != nil || ours || !c.c.Info.Version.AtLeast(7, 0) {
 		return err
 	}
-	// 7.0 says so of a collection that is there with the same options, too.
+	// 7.0 reports no error for an existing collection with the same options.
 	return c.expiries.Defer(ctx, []string{targetNS})
 }
 
-// prepare chooses the options of a collection, and notes what is deferred of them.
 func (c *creator) prepare(ctx context.Context, n *creation) (err error) {
 	if gaps := Unsupported(Collection{NS: n.NS, Type: n.Type, Options: n.Options}, c.c.Info.Version); len(gaps) > 0 {
 		return mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "exclude it or choose a newer target")
@@ -121,7 +116,6 @@ func (c *creator) prepare(ctx context.Context, n *creation) (err error) {
 	return c.deferred.save(ctx, later...)
 }
 
-// existing takes a collection that is there already.
 func (c *creator) existing(ctx context.Context, n *creation) error {
 	if err := c.checkSame(ctx, Collection{NS: n.target, Type: n.Type, Options: n.asked}); err != nil {
 		if !n.ours {
@@ -144,7 +138,6 @@ func (c *creator) existing(ctx context.Context, n *creation) error {
 	return c.finish(ctx, n)
 }
 
-// finish makes a new collection ready for documents.
 func (c *creator) finish(ctx context.Context, n *creation) error {
 	if err := c.finishTimeSeries(ctx, n.Collection, n.target); err != nil {
 		return err
@@ -152,7 +145,6 @@ func (c *creator) finish(ctx context.Context, n *creation) error {
 	return c.shard(ctx, n)
 }
 
-// shard shards a collection that was prepared for it.
 func (c *creator) shard(ctx context.Context, n *creation) error {
 	if err := c.expiries.indexes.Build(ctx, n.target, n.early, BeforeConsistent); err != nil {
 		return err
@@ -166,8 +158,6 @@ func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) er
 		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: c.c.DataConcern()}}}))
 }
 
-// dropDifferent drops an empty collection of ours that is different from what it
-// has to be; another failure stays.
 func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error {
 	var different *differentError
 	if !errors.As(why, &different) {
@@ -185,14 +175,13 @@ func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error
 	return c.Drop(ctx, ns)
 }
 
-// differentError says that what exists is not what was to be created.
 type differentError struct{ text string }
 
 // Error names the first difference.
 func (e *differentError) Error() string { return e.text }
 
-// createCappedClustered makes what a server refuses to create, and yet makes of
-// a clustered collection by convertToCapped (6.0).
+// createCappedClustered makes what create refuses, by convertToCapped of a clustered collection
+// (6.0).
 func (c *creator) createCappedClustered(ctx context.Context, n *creation) error {
 	plain, err := without(n.now, "capped", "size", "max")
 	if err != nil {
@@ -215,16 +204,13 @@ func (c *creator) createCappedClustered(ctx context.Context, n *creation) error 
 	return c.expiries.Defer(ctx, []string{n.target})
 }
 
-// finishTimeSeries makes a new time-series collection ready for the buckets of
-// the source.
 func (c *creator) finishTimeSeries(ctx context.Context, coll Collection, targetNS string) error {
 	if coll.Type != TypeTimeSeries {
 		return nil
 	}
 	db, name := mongo.SplitNS(targetNS)
 	if coll.MixedSchema && c.c.Info.Version.AtLeast(5, 2) {
-		// Without the mark such servers trust the minimum and maximum of a
-		// bucket more than old buckets deserve.
+		// Without the flag, such servers trust the minimum and maximum of old buckets too much.
 		if err := c.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
 			c.o.Log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update "+
 				"the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
@@ -234,16 +220,11 @@ func (c *creator) finishTimeSeries(ctx context.Context, coll Collection, targetN
 	if !c.c.Info.Version.AtLeast(6, 3) {
 		return nil
 	}
-	// Such servers add an index on meta and time by themselves; the source's
-	// own list decides.
+	// Such servers add an index on meta and time, which the source may not have.
 	err := c.change(ctx, db, bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: "*"}})
-	if err != nil {
-		return fmt.Errorf("drop the automatic index of %s on the target: %w", targetNS, err)
-	}
-	return nil
+	return mongo.Wrap(err, "drop the automatic index of %s on the target", targetNS)
 }
 
-// checkSame compares what exists with what was to be created.
 func (c *creator) checkSame(ctx context.Context, want Collection) error {
 	have, ok, err := c.find(ctx, want.NS)
 	if err != nil {
@@ -271,8 +252,7 @@ func (c *creator) checkSame(ctx context.Context, want Collection) error {
 		"drop it, rename it, or start with --on-existing drop")
 }
 
-// Drop removes a collection, time-series collection or view of the target and
-// what was deferred of it. It is no error when nothing is there.
+// Drop removes a collection or view of the target, if it exists, and what was deferred of it.
 func (c *creator) Drop(ctx context.Context, ns string) error {
 	db, name := mongo.SplitNS(ns)
 	err := c.change(ctx, db, bson.D{{Key: "drop", Value: name}})

@@ -11,43 +11,37 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// deferredCollection keeps what is deferred, in the target's database
-// mongo.StateDB: one document for each job, namespace and index.
+// deferredCollection of mongo.StateDB on the target has a document per job, namespace and index.
 const deferredCollection = "held"
 
-// Deferred is what the target does not have yet although the source has it.
+// Deferred is what the source has and the target does not have yet.
 type Deferred struct {
 	DeferredID `bson:"_id"`
-	// Unbuilt says that the index is not built yet because it refuses
-	// documents; Spec is then all of it.
+	// Unbuilt: the index is not built yet because it refuses documents. Spec has all of it.
 	Unbuilt bool `bson:"unbuilt"`
-	// Expire is the expiry to be set, in seconds, or "off"; nil for none. Of a capped
-	// collection it is its limits, as collMod takes them.
+	// Expire is the expiry to set, in seconds or "off", or the limits of a capped collection as
+	// collMod takes them; nil for none.
 	Expire *bson.RawValue `bson:"expire,omitempty"`
-	// Was is the expiry that the target had before the job deferred it, or the limits; nil for
-	// none. It is what is restored where the source has none to restore, and it
-	// outlives a job that begins anew.
+	// Was is the expiry, or the limits, that the target had before; nil for none. It is restored
+	// where the source has none, and it outlives a restart of the job.
 	Was *bson.RawValue `bson:"was,omitempty"`
-	// Foreign says that Expire is what the target had, and not what the source has.
+	// Foreign: Expire is what the target had, not the source.
 	Foreign bool `bson:"foreign,omitempty"`
-	// Yields says that an index that is not built yet is left out where another one of the target
-	// is in its way.
+	// Yields: the unbuilt index is left out if another one is in its way.
 	Yields bool `bson:"yields,omitempty"`
-	// Stays says that the target never gets Expire, for documents stay that have expired.
+	// Stays: the target never gets Expire, as expired documents stay.
 	Stays bool `bson:"stays,omitempty"`
-	// Spec is the complete specification of the index on the source. It is kept as bytes, for
-	// servers before 5.0 refuse documents whose field names start with a dollar sign.
+	// Spec is the specification on the source. It is kept as bytes, as servers before 5.0 refuse
+	// field names with a leading dollar.
 	Spec []byte `bson:"spec,omitempty"`
 }
 
-// limitsIndex stands for the limits of a capped collection in the place of an index:
-// servers take none of that name.
+// limitsIndex stands for the limits of a capped collection; no index can have this name.
 const limitsIndex = "*"
 
-// Limits reports that it is the limits of a capped collection.
+// Limits reports the limits of a capped collection.
 func (d *Deferred) Limits() bool { return d.Index == limitsIndex }
 
-// explains reports that a difference of the catalogs is one of what is deferred.
 func (d *Deferred) explains(what string) bool {
 	if d.Absent {
 		return false
@@ -62,43 +56,35 @@ func (d *Deferred) explains(what string) bool {
 		what == "index "+d.Index+", expireAfterSeconds"
 }
 
-// DeferredID says of what something is deferred.
+// DeferredID identifies what is deferred.
 type DeferredID struct {
 	Job string `bson:"job"`
 	NS  string `bson:"ns"` // target namespace
-	// Index names the index; empty for the expiry of a collection, limitsIndex for the
-	// limits of a capped one.
+	// Index names the index; empty is the expiry of a collection, limitsIndex its limits.
 	Index string `bson:"index"`
-	// Absent says that the target goes without the source's index of that name: what it
-	// has under the name, or the key, is another one. The rest is as the source has it.
+	// Absent: the target lacks the source's index of that name, as another one has its name or key.
 	Absent bool `bson:"absent,omitempty"`
 }
 
-// deferrals keeps what is deferred.
 type deferrals struct{ *link }
 
-// of selects what is deferred for the job, of it what more wants.
+// of selects the job's records, and of them those that match more.
 func (d *deferrals) of(more ...bson.E) bson.D {
 	return append(bson.D{mongo.OfJobDocuments(d.o.Job)}, more...)
 }
 
-// inNS selects what is deferred of a namespace.
 func inNS(ns string) bson.E { return bson.E{Key: "_id.ns", Value: ns} }
 
-// ofIndex selects what is deferred of an index; empty is the collection itself.
 func ofIndex(name any) bson.E { return bson.E{Key: "_id.index", Value: name} }
 
-// had selects by whether the target had an expiry of its own.
 func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: an}}} }
 
-// List reads what is deferred, by namespace and index, of it what more wants; of what the
-// target goes without nothing is.
+// List reads the job's records that match more, by namespace and index, without absent indexes.
 func (d *deferrals) List(ctx context.Context, more ...bson.E) ([]Deferred, error) {
 	return readDeferred(ctx, d.c, append(d.of(more...), isAbsent(false)))
 }
 
-// AllDeferred lists what a target does not have yet, whichever job deferred it:
-// nothing where the user may not read that.
+// AllDeferred lists the records of all jobs; none if the user may not read them.
 func AllDeferred(ctx context.Context, target *mongo.Cluster) ([]Deferred, error) {
 	all, err := readDeferred(ctx, target, bson.D{})
 	if mongo.IsCode(err, mongo.CodeUnauthorized) {
@@ -112,14 +98,10 @@ func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]Defer
 		Collection(deferredCollection).Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 }
 
-// id is that of an index of a namespace, or with an empty name of the collection
-// itself.
 func (d *deferrals) id(ns, index string) DeferredID {
 	return DeferredID{Job: d.o.Job, NS: ns, Index: index}
 }
 
-// one reads what is deferred of one index (or, with an empty name, of the
-// collection itself).
 func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, error) {
 	found, err := d.List(ctx, inNS(ns), ofIndex(index))
 	if err != nil || len(found) == 0 {
@@ -128,8 +110,8 @@ func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, 
 	return found[0], true, nil
 }
 
-// save stores settings durably; one with nothing left to defer is removed. An
-// expiry that the target had before is never forgotten so: it stands in again.
+// save stores records durably, and deletes those with nothing left to defer. An expiry that the
+// target had before is kept, and becomes the one to restore.
 func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	var updates, deletes []bson.D
 	for _, s := range settings {
@@ -163,22 +145,17 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	return nil
 }
 
-// standIn makes the expiry that the target had the one to be restored.
+// standIn makes the expiry that the target had the one to restore.
 func standIn() bson.A {
 	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "foreign", Value: true},
 		{Key: "expire", Value: "$was"}}}}}
 }
 
-// forget removes what is deferred.
 func (d *deferrals) forget(ctx context.Context, what ...bson.E) error {
-	if _, err := d.c.DeleteState(ctx, deferredCollection, "majority", d.of(what...)); err != nil {
-		return fmt.Errorf("forget what is deferred: %w", err)
-	}
-	return nil
+	_, err := d.c.DeleteState(ctx, deferredCollection, "majority", d.of(what...))
+	return mongo.Wrap(err, "forget what is deferred")
 }
 
-// move renames what is deferred. Done again after a crash it goes on where it
-// stopped.
 func (d *deferrals) move(ctx context.Context, from, to string) error {
 	found, err := readDeferred(ctx, d.c, d.of(inNS(from)))
 	if err != nil {
@@ -200,11 +177,11 @@ func (d *deferrals) move(ctx context.Context, from, to string) error {
 	return d.forget(ctx, inNS(from))
 }
 
-// Waiting is what waits for the target to be consistent, or for finalize.
+// Waiting is what waits for consistency, or for finalize.
 type Waiting struct {
 	Indexes  bool // to be built
 	Expiries bool // to be restored, or limits of capped collections
-	Expires  bool // among them one by which documents go by themselves from then on
+	Expires  bool // one of them makes documents expire
 }
 
 // Waits reports what is deferred for the job.
@@ -218,17 +195,15 @@ func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
 	return w, err
 }
 
-// ForgetAll removes all that is deferred for the job, what the target had before
-// included: for one that is given up.
+// ForgetAll deletes all records of a job that is given up, with what the target had before.
 func (d *deferrals) ForgetAll(ctx context.Context) error { return d.forget(ctx) }
 
-// GiveUp forgets an index that is not built: the target goes without it.
+// GiveUp deletes the record of an unbuilt index, which the target will not get.
 func (d *deferrals) GiveUp(ctx context.Context, ix IndexName) error {
 	return d.forget(ctx, inNS(ix.NS), ofIndex(ix.Name))
 }
 
-// Forget removes all that is deferred for the job: for one that begins anew.
-// The expiries that the target had before stay deferred, and known.
+// Forget deletes the records of a job that begins anew, except expiries that the target had before.
 func (d *deferrals) Forget(ctx context.Context) error {
 	again := bson.D{{Key: "q", Value: d.of(had(true))}, {Key: "u", Value: standIn()}, {Key: "multi", Value: true}}
 	if _, err := d.c.UpdateState(ctx, deferredCollection, "majority", again); err != nil {

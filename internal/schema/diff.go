@@ -15,19 +15,17 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Difference is one thing in which two catalogs differ.
+// Difference is a difference between two catalogs.
 type Difference struct {
 	NS     string `json:"ns"`   // source namespace; the target's where only it has the collection
 	What   string `json:"what"` // e.g. "collection", "option validator", "index a_1"
 	Source string `json:"source,omitempty"`
 	Target string `json:"target,omitempty"`
-	// Skipped are operations that the rules leave out, one of which may be the cause:
-	// then it is as it has to be.
+	// Skipped are operations that the rules skip, one of which may be the cause.
 	Skipped string `json:"skipped,omitempty"`
-	// Deferred says that the target gets it when the job that deferred it is consistent,
-	// or finalized.
+	// Deferred: the target gets it when the job is consistent, or finalized.
 	Deferred bool `json:"deferred,omitempty"`
-	// Building says that the source is still building the index.
+	// Building: the source is still building the index.
 	Building bool `json:"building,omitempty"`
 }
 
@@ -46,33 +44,28 @@ func (d Difference) String() string {
 	return text
 }
 
-// DiffOptions say what a comparison leaves out.
+// DiffOptions limit a comparison.
 type DiffOptions struct {
-	// Keep reports which namespaces of the source matter; nil is those of the rules.
+	// Keep selects namespaces of the source; nil is those of the rules.
 	Keep func(ns string) bool
-	// IgnoreTTL leaves out when documents expire, which is deferred until finalize.
+	// IgnoreTTL ignores expiry, which is deferred until finalize.
 	IgnoreTTL bool
-	// IgnoreExtra leaves out what only the target has.
+	// IgnoreExtra ignores what only the target has.
 	IgnoreExtra bool
-	// Made reports an index of the target that counts as none, for it is the job's
-	// own; nil knows none.
+	// Made reports an index of the target that the job made for itself; nil knows none.
 	Made func(targetNS string, ix stream.Index) bool
-	// IgnoreSharding leaves out shard keys and zones, which are compared where both are
-	// sharded clusters.
+	// IgnoreSharding ignores shard keys and zones.
 	IgnoreSharding bool
-	// Deferred is what the target does not have yet. A difference that it explains is reported
-	// as deferred.
+	// Deferred marks the differences that it explains.
 	Deferred []Deferred
-	// Building are index builds of servers of the source that its listing does not show.
+	// Building are index builds that the source's listing does not show.
 	Building []Collection
-	// Own are collections of the target that count with their databases, though
-	// the source may have nothing there.
+	// Own are collections of the target whose databases are compared, too.
 	Own []string
 }
 
-// Diff compares the kept collections, time-series collections and views of a
-// source with a target: their types, options, indexes and definitions, and of two
-// sharded clusters shard keys and zones.
+// Diff compares the kept collections and views of a source with a target: types, options, indexes and
+// definitions, and between sharded clusters shard keys and zones.
 func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	keep := o.Keep
 	if keep == nil {
@@ -108,9 +101,8 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o 
 	return out, err
 }
 
-// OwnDatabases are those of the target whose content is compared: those of what the
-// source has, those of the given namespaces, and those that the rules name. Others
-// are of somebody else.
+// OwnDatabases selects the databases of the target whose content is compared: those of the source's
+// collections, of the given namespaces, and of the rules.
 func OwnDatabases(source []Collection, rules *transform.Set, targets ...string) func(db string) bool {
 	for _, c := range source {
 		targets = append(targets, rules.Target(c.NS))
@@ -192,7 +184,6 @@ func diffOptions(source, target Collection, o DiffOptions) ([]Difference, error)
 	return diffMaps(source.NS, "option ", a, b), nil
 }
 
-// diffMaps compares settings by name.
 func diffMaps(ns, what string, a, b map[string]string) []Difference {
 	all := maps.Clone(a)
 	maps.Copy(all, b)
@@ -240,8 +231,8 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 	return out, nil
 }
 
-// diffBuilding compares what the source is building with the target's indexes, and takes
-// them out of those. A target gets such an index when its build has ended.
+// diffBuilding compares the source's builds with the target's indexes, and removes them from those.
+// A target gets such an index when its build has ended.
 func diffBuilding(source Collection, target map[string]stream.Index, o DiffOptions) (out []Difference, err error) {
 	for _, ix := range source.Building {
 		other, ok := target[ix.Name]
@@ -262,7 +253,6 @@ func diffBuilding(source Collection, target map[string]stream.Index, o DiffOptio
 	return out, nil
 }
 
-// text is a document for people.
 func text(doc bson.Raw) string {
 	b, err := bson.MarshalExtJSON(doc, false, false)
 	if err != nil {

@@ -15,19 +15,17 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// convertsTTL reports servers whose collMod makes a plain index expire documents.
+// convertsTTL reports servers whose collMod adds expiry to a plain index.
 func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
 
-// expiries defers when documents of the target expire, and restores it.
 type expiries struct {
 	*link
 	deferred *deferrals
 	indexes  *builder
 }
 
-// Defer defers the expiry that collections of the target have already, whoever made them,
-// until Restore: else documents would go there that the source still changes. What is
-// deferred already, and what is no collection, is left as it is.
+// Defer defers expiries that the target has until Restore: it would delete documents that the source
+// still changes. It ignores what is deferred already or no collection.
 func (e *expiries) Defer(ctx context.Context, targetNSs []string) error {
 	colls, err := e.listed(ctx, targetNSs)
 	if err != nil {
@@ -41,7 +39,6 @@ func (e *expiries) Defer(ctx context.Context, targetNSs []string) error {
 	})
 }
 
-// deferAll defers the expiries of one collection.
 func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 	if err := e.makeRoom(ctx, c); err != nil {
 		return err
@@ -58,7 +55,6 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 	return nil
 }
 
-// deferOne notes an expiry, and has another one stand in for it.
 func (e *expiries) deferOne(ctx context.Context, c Collection, d expiry.Deferral) error {
 	noted := Deferred{DeferredID: e.deferred.id(c.NS, d.Index), Was: &d.Was, Spec: d.Spec}
 	if err := e.note(ctx, noted); err != nil {
@@ -74,8 +70,7 @@ func (e *expiries) deferOne(ctx context.Context, c Collection, d expiry.Deferral
 	return err
 }
 
-// note records what the target had. An expiry that is deferred for the source
-// already is the one to be restored.
+// note records what the target had. An expiry already deferred for the source is the one to restore.
 func (e *expiries) note(ctx context.Context, d Deferred) error {
 	old, there, err := e.deferred.one(ctx, d.NS, d.Index)
 	if err != nil {
@@ -93,10 +88,8 @@ func (e *expiries) note(ctx context.Context, d Deferred) error {
 	return e.deferred.save(ctx, d)
 }
 
-// Restore gives collections and indexes the expiry that was deferred: the
-// last step of a job, for from now on the target removes documents by itself. Where
-// documents stay that have expired it gives none.
-// After a failure or a crash it can be called again.
+// Restore sets the deferred expiries, as the last step of a job: from then on the target deletes
+// documents by itself. It sets none where expired documents stay. It can be repeated after a failure.
 func (e *expiries) Restore(ctx context.Context) error {
 	all, err := e.deferred.List(ctx, bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
 	if err != nil {
@@ -140,8 +133,8 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	}
 	coll, ok, findErr := e.find(ctx, d.NS)
 	if findErr == nil && ok && coll.Capped() {
-		// Made on the source while the job ran, or the precheck had said so. It
-		// expired nothing there; the comparison of the catalogs says so again.
+		// The source made it while the job ran. It expired nothing there, as the comparison of the
+		// catalogs reports.
 		e.o.Log.Warn("the target refuses an index that expires documents of a capped collection; it has the index without "+
 			"the expiry",
 			"ns", d.NS, "index", d.Index, "error", err)
@@ -153,9 +146,8 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	return e.rebuild(ctx, d, &n)
 }
 
-// rebuild makes an index anew whose expiry collMod cannot set (nil is none). Such is an index
-// of a time series, and on an older server one that had no expiry when it was built. After a
-// crash between drop and build, the restoration of the expiry builds it.
+// rebuild makes an index anew, as collMod cannot set its expiry (nil is none): that of a time series,
+// or on older servers one without. After a crash in between, Restore builds it.
 func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error {
 	spec, _, err := cleanIndex(stream.Index{Name: d.Index, Spec: d.Spec})
 	if err == nil && expire != nil {
@@ -174,8 +166,8 @@ func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error
 	return e.indexes.create(ctx, dataNS, []bson.Raw{spec})
 }
 
-// ExpiryOf is how documents of a collection expire by its options and indexes, where
-// rules keep on the target what expires; nil where they do not.
+// ExpiryOf returns how documents expire by options and indexes of a collection whose rules keep
+// expired documents; else nil.
 func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err error) {
 	if !rules.Route(c.NS).KeepsExpired || c.Type == TypeView {
 		return nil, nil
@@ -184,8 +176,8 @@ func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err erro
 	return out, cannotKeep(c.NS, out.Check(c.Collated()))
 }
 
-// Expiry is how documents of a target's namespace expire on the source, as far as
-// schema changes were applied. foreign takes what the target had by itself for the source's.
+// Expiry returns how documents of a target namespace expire on the source, as of the applied schema
+// changes. foreign includes what the target had by itself.
 func (d *deferrals) Expiry(ctx context.Context, ns string, collated, foreign bool) (out expiry.Settings, err error) {
 	all, err := readDeferred(ctx, d.c, d.of(inNS(ns), bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}}))
 	if err != nil {
@@ -199,7 +191,6 @@ func (d *deferrals) Expiry(ctx context.Context, ns string, collated, foreign boo
 	return out, cannotKeep(ns, out.Check(collated))
 }
 
-// cannotKeep says what can be done where it is not known what has expired.
 func cannotKeep(ns string, why error) error {
 	if why == nil {
 		return nil
@@ -209,7 +200,6 @@ func cannotKeep(ns string, why error) error {
 			"out, or change the index on the source and start again with --restart")
 }
 
-// checkKept says why expired documents of a collection cannot be kept.
 func checkKept(c Collection, rules *transform.Set) error {
 	if _, err := ExpiryOf(c, rules); err != nil {
 		return err

@@ -1,27 +1,28 @@
 package schema
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	mapping "github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/versions"
 )
 
-// validation are the options of a collection that judge documents as they are on the
-// source. What is mapped is another document.
+// validation are the options that validate documents as on the source, which mapped ones are not.
 func validation() []string { return []string{"validator", "validationLevel", "validationAction"} }
 
-// Mapped returns a collection as it has to be on the target where the rules map the fields of
-// its documents, or keep versions of them. It has no validator, and only the indexes that such
-// documents allow. Versions have none. The result left says what is left out, and why.
-//
-// The options of a collection of versions keep what says how its documents are read. The
-// target's collection is made without any.
+// Mapped returns a collection as on the target where the rules map fields or keep versions: without
+// validator, and with only the indexes that such documents allow (versions have none). left lists
+// what is left out, and why. The options of a collection of versions keep what readers of its
+// documents need; the target's collection has none.
 func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, err error) {
 	r := rules.Route(c.NS)
 	if c.Type == TypeView || !r.History && r.Fields == nil {
@@ -54,7 +55,6 @@ func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, 
 	return c, left, nil
 }
 
-// mappedIndexes are those that can be had of mapped documents.
 func mappedIndexes(indexes []stream.Index, m *mapping.Map) (out []stream.Index) {
 	for _, ix := range indexes {
 		if spec, why := m.Index(ix.Spec); why == "" {
@@ -64,13 +64,11 @@ func mappedIndexes(indexes []stream.Index, m *mapping.Map) (out []stream.Index) 
 	return out
 }
 
-// unmapped are those of all indexes that are not among the mapped ones.
 func unmapped(all, mapped []stream.Index) []stream.Index {
 	there := namesOf(mapped)
 	return slices.DeleteFunc(slices.Clone(all), func(ix stream.Index) bool { return slices.Contains(there, ix.Name) })
 }
 
-// mapped is a change as it is to be made to a collection whose documents are mapped.
 func (o ApplyOptions) mapped(ch stream.Change) (stream.Change, error) {
 	m := o.Rules.Route(ch.NS).Fields
 	if m == nil {
@@ -93,7 +91,6 @@ func (o ApplyOptions) mapped(ch stream.Change) (stream.Change, error) {
 	return ch, err
 }
 
-// mappedMod has a collMod name the index by the key that it has on the target.
 func mappedMod(options, mod bson.Raw, m *mapping.Map) (bson.Raw, error) {
 	spec, why := m.Index(rawDoc(bson.D{{Key: "key", Value: sub(mod, "keyPattern")}}))
 	if why != "" {
@@ -106,8 +103,8 @@ func mappedMod(options, mod bson.Raw, m *mapping.Map) (bson.Raw, error) {
 	return with(options, "index", mod)
 }
 
-// byKind says why the documents of a collection cannot become others: because of what it is.
-// capped is the reason where it is capped. It is empty where they can.
+// byKind returns why documents of a collection's kind cannot be changed, or "". capped is the reason
+// for capped collections.
 func byKind(c Collection, capped string) string {
 	switch {
 	case c.Type == TypeTimeSeries:
@@ -118,9 +115,8 @@ func byKind(c Collection, capped string) string {
 	return ""
 }
 
-// CheckFields says why the documents of a collection cannot be mapped as the rules want
-// it; nil where they can be, or are not. keys are the fields of the shard key that the
-// collection has, or is to have, on the target.
+// CheckFields returns why the rules cannot map the fields of a collection. keys are the fields of its
+// shard key on the target.
 func CheckFields(c Collection, rules *transform.Set, keys []string) error {
 	m := rules.Route(c.NS).Fields
 	if m == nil || c.Type == TypeView {
@@ -139,8 +135,7 @@ func CheckFields(c Collection, rules *transform.Set, keys []string) error {
 		"have the pattern of --fields leave it out, or --exclude it")
 }
 
-// CheckFilter says why the documents of a collection cannot be filtered as the rules
-// want it; nil where they can be, or all of them are kept.
+// CheckFilter returns why the rules cannot filter a collection.
 func CheckFilter(c Collection, rules *transform.Set) error {
 	keep := rules.Route(c.NS).Filter
 	if keep == nil || c.Type == TypeView {
@@ -155,4 +150,82 @@ func CheckFilter(c Collection, rules *transform.Set) error {
 	}
 	return mongo.WithHint(fmt.Errorf("%s cannot be filtered: %s", c.NS, why),
 		"have the pattern of --filter leave it out, or --exclude it")
+}
+
+// CheckHistory returns why the target cannot hold versions of a collection as the rules require.
+func CheckHistory(c Collection, rules *transform.Set) error {
+	r := rules.Route(c.NS)
+	if c.Type == TypeView || !r.History {
+		return nil
+	}
+	why := cmp.Or(byKind(c, "documents go without a word of the source"), r.NoHistory())
+	if why == "" {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("the target cannot hold the history of %s: %s", c.NS, why),
+		"have the patterns of --history leave it out, change the other rule, or --exclude it")
+}
+
+// OfVersions reports a view of documents of which the target holds versions: it is left out.
+func OfVersions(c Collection, rules *transform.Set) bool {
+	db, _ := mongo.SplitNS(c.NS)
+	on, _ := c.Options.Lookup("viewOn").StringValueOK()
+	return c.Type == TypeView && on != "" && rules.Match(db+"."+on) && rules.Route(db+"."+on).History
+}
+
+func (c *changer) mayRecord(ctx context.Context, ns string) error {
+	coll, there, err := c.find(ctx, ns)
+	if err != nil || !there {
+		return err
+	}
+	if coll.Type != TypeCollection {
+		return existsAlready(fmt.Errorf("%s is a %s on the target", ns, coll.Type), ns)
+	}
+	doc, err := c.anyID(ctx, ns)
+	if doc != nil {
+		if _, _, ok := versions.IsID(bsonraw.IDOf(doc)); !ok {
+			return existsAlready(fmt.Errorf("%s exists on the target, and holds no versions", ns), ns)
+		}
+	}
+	return err
+}
+
+// applyRecorded applies a change to collections of versions; done is false where it is as others.
+func (c *changer) applyRecorded(ctx context.Context, ch stream.Change,
+	o ApplyOptions) (effect Effect, done bool, err error) {
+	of := func(ns string) bool { return ns != "" && o.Rules.Match(ns) && o.Rules.Route(ns).History }
+	from, to := of(ch.NS), of(ch.To)
+	switch ch.Kind {
+	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod:
+		return skipped("the target holds versions of the documents"), from, nil
+	case stream.ChangeDrop:
+		if from && o.Recorded {
+			effect = skipped("the history stays")
+			effect.Dropped = []string{o.Rules.Target(ch.NS)}
+			return effect, true, nil
+		}
+	case stream.ChangeRename:
+		if to && !from {
+			return effect, true, mongo.WithHint(fmt.Errorf("a rename gives %s the name %s, whose history is kept: what its "+
+				"documents were is not known", ch.NS, ch.To),
+				"start the job again with --restart, or --exclude the name")
+		}
+		if from && o.Recorded {
+			return c.renameRecorded(ctx, ch, to, o)
+		}
+	}
+	return effect, false, nil
+}
+
+// renameRecorded keeps what is under the old name. Under the new name, versions are written, or the
+// collection is copied.
+func (c *changer) renameRecorded(ctx context.Context, ch stream.Change, to bool,
+	o ApplyOptions) (effect Effect, done bool, err error) {
+	if effect = skipped("the history stays"); !to && o.Rules.Match(ch.To) {
+		if effect, err = c.renameIn(ctx, ch, o.Rules.Target(ch.To), o); err != nil {
+			return effect, true, err
+		}
+	}
+	effect.Dropped = append(effect.Dropped, o.Rules.Target(ch.NS))
+	return effect, true, nil
 }

@@ -13,10 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// cleanIndex turns an index specification of any age into one that createIndexes
-// of a current server takes. The collation is always explicit, for without one
-// the index would inherit that of its collection. The expiry is returned by
-// itself.
+// cleanIndex turns an index specification of any age into one that createIndexes takes. The collation
+// is explicit, else the index would inherit that of its collection. The expiry is returned apart.
 func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err error) {
 	spec, err = edit(ix.Spec, func(key string, v bson.RawValue) (bson.RawValue, error) {
 		switch key {
@@ -54,8 +52,8 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 	return spec, expire, nil
 }
 
-// knownIndexField reports what createIndexes takes of what old servers stored
-// along (ns, background, dropDups, safe …). The version is left to the target.
+// knownIndexField reports fields that createIndexes takes, unlike others of old servers (ns,
+// background, dropDups, safe …). The target chooses the version.
 func knownIndexField(key string) bool {
 	return slices.Contains([]string{"name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection",
 		"originalSpec",
@@ -63,8 +61,7 @@ func knownIndexField(key string) bool {
 		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize"}, key)
 }
 
-// cleanKey replaces the directions that old servers accepted and took for
-// ascending (true, "", null, 0) by 1.
+// cleanKey replaces directions that old servers took as ascending (true, "", null, 0) by 1.
 func cleanKey(v bson.RawValue) (bson.RawValue, error) {
 	if v.Type != bson.TypeEmbeddedDocument {
 		return v, fmt.Errorf("its key is a %s", v.Type)
@@ -90,14 +87,11 @@ func validDirection(v bson.RawValue) bool {
 	return false
 }
 
-// keyFields are the fields of an index.
 func keyFields(spec bson.Raw) []bson.RawElement {
 	els, _ := sub(spec, "key").Elements()
 	return els
 }
 
-// indexKind is the plugin of an index ("text", "2dsphere", "hashed" …), "" for
-// an ordinary one.
 func indexKind(spec bson.Raw) string {
 	for _, el := range keyFields(spec) {
 		if kind, ok := el.Value().StringValueOK(); ok {
@@ -107,13 +101,11 @@ func indexKind(spec bson.Raw) string {
 	return ""
 }
 
-// uniqueLike reports indexes that refuse documents.
 func uniqueLike(spec bson.Raw) bool {
 	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
 }
 
-// TakesAll reports indexes that no document is refused by: those in the order of
-// a single field.
+// TakesAll reports indexes that refuse no document: those in the order of one field.
 func TakesAll(ix stream.Index) bool {
 	fields := keyFields(ix.Spec)
 	if uniqueLike(ix.Spec) || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
@@ -123,8 +115,6 @@ func TakesAll(ix stream.Index) bool {
 	return ordered
 }
 
-// comparableIndex brings a specification into a form in which equal indexes
-// are equal.
 func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) {
 	spec, expire, err := cleanIndex(ix)
 	if err != nil {
@@ -153,15 +143,14 @@ func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) 
 	return out, nil
 }
 
-// comparablePair is comparableIndex of two.
 func comparablePair(a, b stream.Index, o DiffOptions) (x, y map[string]string, err error) {
 	x, errx := comparableIndex(a, o)
 	y, erry := comparableIndex(b, o)
 	return x, y, errors.Join(errx, erry)
 }
 
-// comparableProjection writes a projection as sorted paths: some servers (seen
-// on 5.0) nest dotted paths and add that _id is left out.
+// comparableProjection sorts paths: some servers (seen on 5.0) nest dotted paths and add that _id is
+// left out.
 func comparableProjection(v bson.RawValue) string {
 	var paths []string
 	var walk func(prefix string, doc bson.Raw)
@@ -181,7 +170,7 @@ func comparableProjection(v bson.RawValue) string {
 	return strings.Join(paths, " ")
 }
 
-// comparableKey writes the key so that 1, 1.0 and NumberLong(1) are the same.
+// comparableKey makes 1, 1.0 and NumberLong(1) equal.
 func comparableKey(key bson.Raw) string {
 	text := ""
 	for name, v := range fields(key) {

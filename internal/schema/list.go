@@ -17,26 +17,23 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// listParallel bounds the catalog commands under way on a server.
 const listParallel = 8
 
-// Scope is which namespaces matter.
+// Scope selects namespaces.
 type Scope struct {
-	// NS reports a namespace that does.
+	// NS selects a namespace.
 	NS func(ns string) bool
-	// DB reports a database of which anything could. The others are not looked
-	// into: the user may have no right to. Nil looks into all.
+	// DB selects databases to look into, as the user may not read all; nil selects all.
 	DB func(db string) bool
-	// Readable has the databases suffice that the user may read. Else it is an error
-	// if he may not list all, for what is not seen is not missed.
+	// Readable is content with the databases that the user may read. Else it is an error if he may
+	// not list all.
 	Readable bool
 }
 
-// List reads the collections, time-series collections and views in scope of all databases but
-// the internal ones. It reads from the primary, and includes their indexes and the server's
-// estimates of their sizes. Each collection comes after what it reads.
+// List reads the collections, time-series collections and views in scope from the primary, with
+// indexes and the server's estimates of sizes. A view comes after what it reads.
 //
-// It is no snapshot: a schema change meanwhile may show in part. See Pin.
+// It is no snapshot: a concurrent schema change may show in part. See TakeSnapshot.
 func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
 	colls, err := list(ctx, c, scope)
 	if err != nil {
@@ -45,7 +42,6 @@ func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 	return colls, estimate(ctx, c, colls)
 }
 
-// list is List without the estimates.
 func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
 	colls, err := listNames(ctx, c, scope)
 	if err != nil {
@@ -57,7 +53,6 @@ func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 	return inOrder(colls)
 }
 
-// listNames is list without indexes and order.
 func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
 	dbs, err := Databases(ctx, c, scope.Readable)
 	if err != nil {
@@ -66,49 +61,50 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 	if scope.DB != nil {
 		dbs = slices.DeleteFunc(dbs, func(db string) bool { return !scope.DB(db) })
 	}
-	perDB := make([][]Collection, len(dbs))
-	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) (err error) {
-		perDB[i], err = listDB(ctx, c, db, bson.D{}, scope.NS)
-		return err
+	return gather(ctx, dbs, func(ctx context.Context, db string) ([]Collection, error) {
+		return listDB(ctx, c, db, bson.D{}, scope.NS)
 	})
-	return slices.Concat(perDB...), err
 }
 
-// AllNames lists the collections, time-series collections and views of all databases
-// but the internal ones and those that the user may not look into.
+// AllNames lists all namespaces, except internal ones and those that the user may not list.
 func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
 	dbs, err := Databases(ctx, c, true)
 	if err != nil {
 		return nil, err
 	}
-	perDB := make([][]string, len(dbs))
-	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+	return gather(ctx, dbs, func(ctx context.Context, db string) (names []string, err error) {
 		entries, err := listCollections(ctx, c, db, bson.D{})
 		for _, e := range entries {
-			perDB[i] = append(perDB[i], db+"."+e.Name)
+			names = append(names, db+"."+e.Name)
 		}
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
-			return nil
+			return nil, nil
 		}
-		return err
+		return names, err
 	})
-	return slices.Concat(perDB...), err
 }
 
-// UUIDs lists those of the collections of databases, in no order.
+// UUIDs lists the UUIDs of the collections of databases, in no order.
 func UUIDs(ctx context.Context, c *mongo.Cluster, dbs []string) ([]bson.Binary, error) {
-	perDB := make([][]bson.Binary, len(dbs))
-	err := sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+	return gather(ctx, dbs, func(ctx context.Context, db string) (uuids []bson.Binary, err error) {
 		entries, err := listCollections(ctx, c, db, bson.D{{Key: "type", Value: "collection"}})
 		for _, e := range entries {
-			perDB[i] = append(perDB[i], e.Info.UUID)
+			uuids = append(uuids, e.Info.UUID)
 		}
-		return err
+		return uuids, err
 	})
-	return slices.Concat(perDB...), err
 }
 
-// sideBySide calls f for each, so many at once; the first error ends the others.
+// gather calls f for each of all, some at once, and joins the results in their order.
+func gather[T, R any](ctx context.Context, all []T, f func(context.Context, T) ([]R, error)) ([]R, error) {
+	found := make([][]R, len(all))
+	err := sideBySide(ctx, listParallel, slices.All(all), func(ctx context.Context, i int, one T) (err error) {
+		found[i], err = f(ctx, one)
+		return err
+	})
+	return slices.Concat(found...), err
+}
+
 func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V],
 	f func(context.Context, K, V) error) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -119,8 +115,7 @@ func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V],
 	return group.Wait()
 }
 
-// Databases names all databases but the internal ones, or those that the user may
-// read, sorted.
+// Databases lists all databases, or those that the user may read, sorted, without internal ones.
 func Databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, error) {
 	cmd := bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}}
 	if !readable { // the server would leave out the others
@@ -152,7 +147,6 @@ func Databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, 
 	return names, nil
 }
 
-// listing is an entry of listCollections.
 type listing struct {
 	Name    string   `bson:"name"`
 	Type    string   `bson:"type"`
@@ -163,7 +157,6 @@ type listing struct {
 	IDIndex bson.Raw `bson:"idIndex"`
 }
 
-// listDB reads the collections of one database, without indexes.
 func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D,
 	keep func(ns string) bool) ([]Collection, error) {
 	entries, err := listCollections(ctx, c, db, filter)
@@ -199,11 +192,10 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D,
 	return out, nil
 }
 
-// MakesMixedSchema reports servers that make time-series collections with MixedSchema.
+// MakesMixedSchema reports servers whose new time series have MixedSchema.
 func MakesMixedSchema(v mongo.Version) bool { return !v.AtLeast(5, 2) }
 
-// mixedSchema reads a flag that late 6.0 and newer servers keep among the
-// storage engine's options.
+// mixedSchema reads a flag that late 6.0 and newer servers keep in the storage engine's options.
 func mixedSchema(options bson.Raw) bool {
 	return strings.Contains(str(options, "storageEngine", "wiredTiger", "configString"), mixedSchemaFlag+"=true")
 }
@@ -228,8 +220,7 @@ func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bs
 	return out, nil
 }
 
-// unreadableViews names the views of a database whose definitions servers cannot read, as
-// far as the user may look.
+// unreadableViews names the views of a database that servers cannot read, as far as the user may.
 func unreadableViews(ctx context.Context, c *mongo.Cluster, db string) string {
 	const most = 5
 	readable := bson.D{{Key: "pipeline", Value: bson.D{{Key: "$type", Value: "array"}}},
@@ -250,7 +241,6 @@ func primaryDB(c *mongo.Cluster, db string) *driver.Database {
 	return c.Client.Database(db, options.Database().SetReadPreference(readpref.Primary()))
 }
 
-// addIndexes reads the indexes of all but views.
 func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 	return ofData(ctx, colls, func(ctx context.Context, coll *Collection) (err error) {
 		coll.Indexes, coll.Building, err = indexes(ctx, c, coll.DataNS())
@@ -258,7 +248,6 @@ func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error
 	})
 }
 
-// estimate fills in Count and Bytes from the server's own counters.
 func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 	return ofData(ctx, colls, func(ctx context.Context, coll *Collection) (err error) {
 		coll.Count, coll.Bytes, err = size(ctx, c, coll.DataNS())
@@ -266,7 +255,6 @@ func estimate(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 	})
 }
 
-// ofData calls f for all but views, some at once.
 func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Collection) error) error {
 	return sideBySide(ctx, listParallel, slices.All(colls), func(ctx context.Context, i int, c Collection) error {
 		if c.Type == TypeView {
@@ -276,8 +264,7 @@ func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Co
 	})
 }
 
-// size asks for documents and bytes of a collection, of all its shards; zero when it
-// is gone. A shard's count has its orphans.
+// size returns documents and bytes of a collection, zero if it is gone. Shards count orphans, too.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return c.DataSize(ctx, ns)
@@ -300,8 +287,6 @@ func sizes(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64
 	return count, bytes, capped, err
 }
 
-// collStats asks for statistics of a collection, one document a shard that has some
-// of it; none when it is gone.
 func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	pipeline := bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}
@@ -310,7 +295,6 @@ func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project b
 			{Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: pipeline}})))
 }
 
-// unlessGone takes the answer about a collection that is gone for one of nothing.
 func unlessGone(answer []bson.Raw, err error) ([]bson.Raw, error) {
 	if err != nil && mongo.Classify(err) == mongo.ClassGone {
 		return nil, nil
@@ -318,9 +302,8 @@ func unlessGone(answer []bson.Raw, err error) ([]bson.Raw, error) {
 	return answer, err
 }
 
-// ListOne finds a collection of a database by the UUID that holds its documents, with its
-// current name, options and indexes. It returns false when the collection is gone. The result
-// is majority-committed, also that the collection is gone.
+// ListOne finds a collection of a database by the UUID of its documents, with its present name,
+// options and indexes; false if it is gone. The result is majority-committed.
 func ListOne(ctx context.Context, c *mongo.Cluster, db string,
 	uuid bson.Binary) (coll Collection, found bool, err error) {
 	err = c.Seen(ctx, func() error {
@@ -348,8 +331,6 @@ func findUUID(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary
 	return coll, ok && coll.UUID.Equal(uuid), err
 }
 
-// findNamed reads the collection of one of the names, which are its own and that of
-// its buckets, without indexes.
 func findNamed(ctx context.Context, c *mongo.Cluster, db string, names ...string) (Collection, bool, error) {
 	filter := bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}
 	colls, err := listDB(ctx, c, db, filter, func(string) bool { return true })

@@ -1,24 +1,26 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
-// indexes lists the indexes of a collection but for the one on _id: the finished ones, and
-// those that are being built. A collection that is gone has none.
+// indexes lists the finished and unfinished indexes of a collection, without the one on _id; none if
+// it is gone.
 //
-// A build under way is not an index yet, for its end comes later in the oplog, if it ends well.
-// Some servers list it like the others, and name it in the statistics. Servers before 4.4 do
-// so, and newer ones where their reply cannot describe it (an index on measurements of a time
-// series, in 5.0 and 6.0). There an index is finished if it is in two listings and not among
-// the builds in between. It does not matter which of them started or failed meanwhile.
+// A build is no index yet: its end comes later in the oplog, if it succeeds. Some servers list builds
+// like indexes, and name them in the statistics. Servers before 4.4 do, and 5.0 and 6.0 for indexes on
+// measurements of a time series. There an index is finished if it is in two listings, and not among
+// the builds in between.
 func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
 	if c.Info.Version.AtLeast(4, 4) {
 		finished, building, err = listIndexes(ctx, c, ns, withBuilds())
@@ -50,15 +52,12 @@ func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, buildi
 	return finished, building, nil
 }
 
-// codeCannotDescribe is listIndexes' answer where an index has a field that its reply
-// does not know, as originalSpec of one that is being built.
+// codeCannotDescribe: an index has a field that the reply does not know (originalSpec of a build).
 const codeCannotDescribe = 5254501
 
-// withBuilds has listIndexes tell which indexes are being built.
 func withBuilds() bson.E { return bson.E{Key: "includeBuildUUIDs", Value: true} }
 
-// listIndexes asks for the indexes of a collection. Without withBuilds those that are
-// being built count as finished.
+// listIndexes lists the indexes of a collection. Without withBuilds, builds count as finished.
 func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
 	more ...bson.E) (finished, building []stream.Index, err error) {
 	specs, err := listSpecs(ctx, c, ns, more...)
@@ -72,7 +71,6 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
 	return finished, building, err
 }
 
-// listSpecs lists indexes as the server describes them; none of a collection that is gone.
 func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
@@ -80,32 +78,18 @@ func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E)
 		primaryDB(c, db).RunCommandCursor(ctx, cmd)))
 }
 
-// buildsUnderWay names the indexes of a collection that are being built.
 func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
 	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}},
 		bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
 	var out []string
 	for _, shard := range stats {
-		arr, ok := shard.Lookup("builds").ArrayOK()
-		if !ok {
-			continue
-		}
-		values, err := arr.Values()
-		if err != nil {
-			return nil, fmt.Errorf("index builds of %s of %s: %w", ns, c.Address(), err)
-		}
-		for _, v := range values {
-			if name, ok := v.StringValueOK(); ok {
-				out = append(out, name)
-			}
-		}
+		out = append(out, texts(shard, "builds")...)
 	}
 	return out, err
 }
 
 func truthyField(doc bson.Raw, key ...string) bool { return truthy(doc.Lookup(key...)) }
 
-// isIDIndex recognises the index that every collection has by itself.
 func isIDIndex(spec bson.Raw) bool {
 	els := keyFields(spec)
 	if len(els) != 1 || els[0].Key() != "_id" {
@@ -113,4 +97,59 @@ func isIDIndex(spec bson.Raw) bool {
 	}
 	n, ok := els[0].Value().AsFloat64OK()
 	return ok && n > 0
+}
+
+// Building lists the kept collections on which a source is building indexes.
+func Building(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Collection, error) {
+	colls, err := list(ctx, c, Scope{NS: rules.Match, DB: rules.MatchDB})
+	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }),
+		mongo.Wrap(err, "look for index builds under way")
+}
+
+func addBuilding(colls, others []Collection) {
+	for _, o := range others {
+		at := slices.IndexFunc(colls, func(c Collection) bool { return c.NS == o.NS })
+		if at < 0 {
+			continue
+		}
+		c := &colls[at]
+		for _, ix := range o.Building {
+			if !slices.ContainsFunc(slices.Concat(c.Indexes, c.Building),
+				func(have stream.Index) bool { return have.Name == ix.Name }) {
+				c.Building = append(c.Building, ix)
+			}
+		}
+	}
+}
+
+// BuildingNames lists the index builds of a catalog that concern the target, sorted, with the
+// source's namespaces.
+func BuildingNames(colls []Collection, rules *transform.Set) (out []IndexName, err error) {
+	for _, c := range colls {
+		if len(c.Building) == 0 || !rules.Match(c.NS) || rules.Route(c.NS).Skips.Has(stream.OpCreateIndexes) {
+			continue
+		}
+		if c, _, err = Mapped(c, rules); err != nil {
+			return nil, err
+		}
+		for _, ix := range c.Building {
+			out = append(out, IndexName{NS: c.NS, Name: ix.Name})
+		}
+	}
+	slices.SortFunc(out, func(a, b IndexName) int { return cmp.Or(cmp.Compare(a.NS, b.NS), cmp.Compare(a.Name, b.Name)) })
+	return slices.Compact(out), nil
+}
+
+const mostNamed = 10
+
+// NameAll names indexes in a text: "a_1 of db.c, b_1 of db.c".
+func NameAll(all []IndexName) string {
+	var out []string
+	for _, one := range all[:min(len(all), mostNamed)] {
+		out = append(out, one.Name+" of "+one.NS)
+	}
+	if more := len(all) - mostNamed; more > 0 {
+		out = append(out, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(out, ", ")
 }

@@ -14,54 +14,49 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Name is one namespace of the source that the job has on its target.
+// Name is a namespace of the source that the job has on its target.
 type Name struct {
 	NS     string // source namespace
 	Target string
 	Type   Type
-	// UUID identifies the source's collection that holds the documents; empty
-	// for a view, and where it is not known.
+	// UUID identifies the source's collection of the documents; empty for a view, or if unknown.
 	UUID bson.Binary
 	Presence
 }
 
-// Presence says what the target has of a namespace.
+// Presence is what the target has of a namespace.
 type Presence struct {
-	// Gone: the source has dropped the collection already, and the target never
-	// got it, or is not to get it. Nothing is applied to it until its drop comes.
+	// Gone: the target never got the collection, as the source had dropped it, or is not to get it.
+	// Nothing is applied until its drop.
 	Gone bool `bson:"gone,omitempty"`
-	// Left: it is Gone because its rename was left out, and the target goes on having it
-	// under the name of before.
+	// Left: Gone, as its rename was left out, and the target has it under the old name.
 	Left bool `bson:"left,omitempty"`
-	// Copied is the end of the copy of a collection that was copied after the job's own. Or it
-	// is when the source was seen not to have it any more, else zero. What the source gave up
-	// until then may be on the target in part.
+	// Copied is the end of a later copy of the collection, or when the source was seen not to have
+	// it; else zero. The target may have parts of what the source dropped until then.
 	Copied    mongo.OpTime `bson:"copied,omitempty"`
 	Retention `bson:",inline"`
 }
 
-// Retention says where the changes of a collection go whose rename was skipped while it was
-// copied: the copy may have read them.
+// Retention says where the changes of a collection go whose rename was skipped during its copy.
 type Retention struct {
-	// Was is the source namespace under which the target keeps the collection; empty for none.
+	// Was is the source namespace under which the target keeps it; empty for none.
 	Was string `bson:"was,omitempty"`
-	// Since is the position of the rename, Until the end of the copy, with which it ends.
+	// Since is the position of the rename, Until the end of the copy and of the retention.
 	Since mongo.OpTime `bson:"since,omitempty"`
 	Until mongo.OpTime `bson:"until,omitempty"`
-	// Mixed: another collection was joined to it.
+	// Mixed: another collection joined it.
 	Mixed bool `bson:"mixed,omitempty"`
 }
 
-// Names are the namespaces of a job at one position of the source, by their
-// names there and on the target. With several rules into one target database,
-// nothing else reports what stems from which source. Not safe for concurrent use.
+// Names are the namespaces of a job at one position of the source, by source and by target. With
+// several rules for one target database, only they map back. Not safe for concurrent use.
 type Names struct {
 	bySource map[string]Name
 	byTarget map[string]string
-	retained map[string][]string // those with Name.Was, by that
+	retained map[string][]string // by Name.Was
 }
 
-// NewNames starts with the given names.
+// NewNames returns the given names.
 func NewNames(list []Name) *Names {
 	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}, retained: map[string][]string{}}
 	for _, one := range list {
@@ -70,21 +65,20 @@ func NewNames(list []Name) *Names {
 	return n
 }
 
-// Source finds a name by the source's namespace.
+// Source finds a source namespace.
 func (n *Names) Source(ns string) (Name, bool) {
 	one, ok := n.bySource[ns]
 	return one, ok
 }
 
-// Target finds a name by the target's namespace.
+// Target finds a target namespace.
 func (n *Names) Target(targetNS string) (Name, bool) {
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
 }
 
-// Meant gives a change that alters a collection, or its indexes, the name of the collection
-// that it is about. A server logs such a command in a user's applyOps as it was sent, and
-// does it to the collection of the UUID.
+// Meant corrects the namespace of a change to a collection or its indexes. A server logs the names of
+// commands in a user's applyOps as sent, and applies them to the UUID.
 func (n *Names) Meant(ch stream.Change) stream.Change {
 	switch ch.Kind {
 	case stream.ChangeCollMod, stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
@@ -102,22 +96,21 @@ func (n *Names) Meant(ch stream.Change) stream.Change {
 	return ch
 }
 
-// Absent tells of a source namespace that has nothing on the target yet.
+// Absent reports a source namespace without anything on the target.
 func (n *Names) Absent(ns string) bool {
 	one, _ := n.Source(mongo.SeriesNS(ns))
 	return one.Gone
 }
 
-// Missing reports that a source namespace is Absent because its creation was left out. Resharding
-// or converting its collection does not bring it. One that is Absent because the source no longer
-// had it under its UUID comes with such a command.
+// Missing reports an Absent namespace whose creation was left out: resharding or converting it does
+// not bring it, unlike one that the source no longer had under its UUID.
 func (n *Names) Missing(ns string) bool {
 	one, _ := n.Source(mongo.SeriesNS(ns))
 	return one.Gone && (one.Left || one.Copied.IsZero())
 }
 
-// NeverCame reports that what a rename is about never came to the target. Asked once more after
-// a crash, the names may have it under its new name.
+// NeverCame reports that the target never got a renamed collection. In a repetition after a crash,
+// the names may have its new name.
 func (n *Names) NeverCame(ch stream.Change) bool {
 	if one, known := n.Source(ch.NS); known {
 		return one.Gone
@@ -126,7 +119,7 @@ func (n *Names) NeverCame(ch stream.Change) bool {
 	return ok && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID)
 }
 
-// OfDB lists what stems from a database of the source, sorted.
+// OfDB lists the names of a source database, sorted.
 func (n *Names) OfDB(db string) []Name {
 	var out []Name
 	for ns, one := range n.bySource {
@@ -143,7 +136,7 @@ func (n *Names) All() []Name {
 	return slices.SortedFunc(maps.Values(n.bySource), func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
 }
 
-// Targets lists the target's namespaces that are not views, sorted.
+// Targets lists the target's namespaces except views, sorted.
 func (n *Names) Targets() []string {
 	var out []string
 	for _, one := range n.bySource {
@@ -177,7 +170,7 @@ func (n *Names) remove(ns string) {
 	delete(n.bySource, ns)
 }
 
-// Retentions lists collections that are retained under a name of before, sorted; "" for all.
+// Retentions lists collections retained under an old name, or all for "", sorted.
 func (n *Names) Retentions(was string) (list []Name) {
 	if was == "" {
 		for was := range n.retained {
@@ -208,16 +201,16 @@ func (n *Names) Retains(ns string, at mongo.OpTime) bool {
 	return slices.ContainsFunc(n.retained[ns], func(now string) bool { return !n.bySource[now].Until.Before(at) })
 }
 
-// NameChange is what a schema change does to the names: first those Removed go.
+// NameChange is the effect of a schema change on the names. Removed is applied first.
 type NameChange struct {
 	Put     []Name
 	Removed []string // source namespaces
 }
 
-// IsZero reports that nothing changes.
+// IsZero reports an empty change.
 func (c NameChange) IsZero() bool { return len(c.Put) == 0 && len(c.Removed) == 0 }
 
-// Change takes a change over.
+// Change applies a change.
 func (n *Names) Change(c NameChange) {
 	for _, ns := range c.Removed {
 		n.remove(ns)
@@ -227,8 +220,8 @@ func (n *Names) Change(c NameChange) {
 	}
 }
 
-// After is what an applied schema change does to the names. Asked once more
-// after a crash it is the same, or what was left to do.
+// After returns the effect of an applied schema change. In a repetition after a crash it is the same,
+// or the rest.
 func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 	kept := rules.Match(ch.NS)
 	switch ch.Kind {
@@ -285,10 +278,9 @@ func (n *Names) without(list ...Name) (c NameChange) {
 	return c
 }
 
-// end ends retentions.
 func (c *NameChange) end(list []Name) {
 	for _, one := range list {
-		if one.Retention = (Retention{}); one.Target == "" { // it was among the names for that alone
+		if one.Retention = (Retention{}); one.Target == "" { // it has a name only for that
 			c.Removed = append(c.Removed, one.NS)
 		} else {
 			c.Put = append(c.Put, one)
@@ -296,8 +288,8 @@ func (c *NameChange) end(list []Name) {
 	}
 }
 
-// joined is what a rename does to retained collections: it joins another one to them, or
-// renames what they have become a part of. What $out has replaced is retained no more.
+// joined is the effect of a rename on retained collections: another one joins them, or what they are
+// part of is renamed. $out ends the retention of what it replaces.
 func (n *Names) joined(ch stream.Change) (c NameChange) {
 	for _, one := range n.Retentions(ch.NS) {
 		one.Was, one.Mixed = ch.To, true
@@ -319,8 +311,8 @@ func (n *Names) joined(ch stream.Change) (c NameChange) {
 	return c
 }
 
-// retains has a collection whose rename is skipped get its changes under the name of before.
-// A rename between databases ends that: no copy reads what it makes.
+// retains retains a collection whose rename is skipped. A rename between databases ends that: no copy
+// reads its result.
 func (one *Name) retains(ch stream.Change, leftOut, known bool) {
 	switch {
 	case ch.Command == mongo.CommandReshard:
@@ -379,9 +371,8 @@ func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 	return c
 }
 
-// FindNames finds what a target that was filled by other means has of the
-// source. Where a name can stem from several namespaces, the one that the source has
-// now counts; if that decides nothing either, it is not among the names.
+// FindNames finds what a target that was filled by other means has of the source. Of several possible
+// namespaces, the one that the source has counts; if that decides nothing, none.
 func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Name, error) {
 	have, err := listNames(ctx, dst, Scope{Readable: true, DB: rules.MatchTargetDB,
 		NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
@@ -409,8 +400,6 @@ func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Se
 	return out, nil
 }
 
-// free reports an error when the target's namespace is that of another one of
-// the source, which is still there.
 func (n *Names) free(ns, targetNS string) error {
 	other, ok := n.Target(targetNS)
 	if !ok || other.NS == ns {
@@ -420,8 +409,8 @@ func (n *Names) free(ns, targetNS string) error {
 		"change the renames of the job, or rename one of them on the source")
 }
 
-// Retain completes what a change at a position does to retentions. The copy of the collection
-// that it renames ends at until; where it has ended, nothing is retained.
+// Retain completes the retentions of a change at a position. The copy of the renamed collection ends
+// at until; none is retained after it.
 func (c *NameChange) Retain(at, until mongo.OpTime) {
 	c.Put = slices.DeleteFunc(c.Put, func(one Name) bool {
 		return one.Was != "" && one.Target == "" && cmp.Or(one.Until, until).Before(at)
@@ -437,7 +426,7 @@ func (c *NameChange) Retain(at, until mongo.OpTime) {
 	}
 }
 
-// EndRetained ends all retentions, when the copy is over.
+// EndRetained ends all retentions, when the copy has ended.
 func (n *Names) EndRetained() (c NameChange) {
 	c.end(n.Retentions(""))
 	return c

@@ -9,57 +9,44 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Omission is a thing of a source that the rules choose and that no job brings to a
-// target.
+// Omission is something that the rules choose and no job copies.
 type Omission struct{ NS, Why string }
 
 // String is one line for people.
 func (o Omission) String() string { return o.NS + ": " + o.Why }
 
-// Omissions lists what a source has, the rules choose, and no job can bring to a target,
-// sorted. What the user may not look at is not listed. An error passes by itself.
+// Omissions lists what the rules choose and no job can copy, sorted, as far as the user may look. It
+// fails only with temporary errors.
 func Omissions(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Omission, error) {
-	var out []Omission
 	dbs, err := Databases(ctx, c, true)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}
 	dbs = append(slices.DeleteFunc(dbs, func(db string) bool { return !rules.MatchDB(db) }), mongo.StateDB)
-	perDB := make([][]Omission, len(dbs)+1)
-	var g errgroup.Group
-	g.Go(func() (err error) {
-		perDB[len(dbs)], err = PartialIndexes(ctx, c, rules.Match)
-		return err
-	})
-	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+	out, err := gather(ctx, append(dbs, ""), func(ctx context.Context, db string) ([]Omission, error) {
+		if db == "" {
+			return PartialIndexes(ctx, c, rules.Match)
+		}
 		entries, err := listCollections(ctx, c, db, bson.D{})
-		if err != nil {
-			return unlessDenied(err)
+		switch {
+		case err != nil:
+			return nil, unlessDenied(err)
+		case db == mongo.StateDB:
+			return usersOfStateDB(entries), nil
 		}
-		if perDB[i] = systemNames(db, entries); db == mongo.StateDB {
-			perDB[i] = usersOfStateDB(entries)
-		}
-		return nil
+		return systemNames(db, entries), nil
 	})
-	if other := g.Wait(); err == nil {
-		err = other
-	}
-	for _, found := range perDB {
-		out = append(out, found...)
-	}
 	out = slices.DeleteFunc(out, func(o Omission) bool { return !rules.Chooses(o.NS) })
 	slices.SortFunc(out, func(a, b Omission) int { return strings.Compare(a.String(), b.String()) })
 	return out, err
 }
 
-// unlessDenied is err only where it passes by itself: what a user may not see, or a
-// server does not know, is not listed.
+// unlessDenied returns temporary errors only: what a user may not see is not listed.
 func unlessDenied(err error) error {
 	if mongo.Classify(err) == mongo.ClassRetry {
 		return err
@@ -67,7 +54,6 @@ func unlessDenied(err error) error {
 	return nil
 }
 
-// usersOfStateDB lists what is not millrace's own in the database of its jobs.
 func usersOfStateDB(entries []listing) (out []Omission) {
 	for _, e := range entries {
 		if !mongo.IsStateCollection(e.Name) && !strings.HasPrefix(e.Name, "system.") {
@@ -78,7 +64,6 @@ func usersOfStateDB(entries []listing) (out []Omission) {
 	return out
 }
 
-// systemNames lists collections of users whose names are those of servers.
 func systemNames(db string, entries []listing) (out []Omission) {
 	series := map[string]bool{}
 	for _, e := range entries {
@@ -103,21 +88,16 @@ func systemNames(db string, entries []listing) (out []Omission) {
 	return out
 }
 
-// PartialIndexes lists indexes of sharded collections that only some of the shards with
-// documents have. Any other deployment has none.
+// PartialIndexes lists indexes of sharded collections that some of the shards with documents lack.
 func PartialIndexes(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Omission, error) {
 	keys, err := c.ShardKeys(ctx)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}
 	maps.DeleteFunc(keys, func(ns string, _ bson.Raw) bool { return !keep(ns) })
-	names := slices.Sorted(maps.Keys(keys))
-	found := make([][]Omission, len(names))
-	err = sideBySide(ctx, listParallel, slices.All(names), func(ctx context.Context, i int, ns string) (err error) {
-		found[i], err = partialIndexes(ctx, c, ns)
-		return err
+	return gather(ctx, slices.Sorted(maps.Keys(keys)), func(ctx context.Context, ns string) ([]Omission, error) {
+		return partialIndexes(ctx, c, ns)
 	})
-	return slices.Concat(found...), err
 }
 
 func partialIndexes(ctx context.Context, c *mongo.Cluster, ns string) (out []Omission, err error) {

@@ -12,9 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// createOptions turns options of listCollections into those that create takes. It leaves out
-// what only the source can know or what no server takes any more. It returns the expiry of
-// documents separately.
+// createOptions turns options of listCollections into those of create, without those that only the
+// source knows or that no server takes. It returns the expiry separately.
 func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bson.RawValue, err error) {
 	out, err = edit(options, func(key string, value bson.RawValue) (bson.RawValue, error) {
 		switch key {
@@ -54,14 +53,13 @@ func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bso
 	return out, expire, err
 }
 
-// portableCollation drops the version of the source's collation library, which
-// another server may not have; the ordering itself is defined by the rest.
+// portableCollation drops the version of the source's collation library; the rest defines the order.
 func portableCollation(v bson.RawValue) (bson.RawValue, error) {
 	return editValue(v, dropping("version"))
 }
 
-// onlyWiredTiger drops the options of storage engines that no longer exist, and
-// what a server keeps among those of WiredTiger for itself (app_metadata).
+// onlyWiredTiger drops options of old storage engines, and internal ones of WiredTiger
+// (app_metadata).
 func onlyWiredTiger(v bson.RawValue) bson.RawValue {
 	doc, _ := v.DocumentOK()
 	config := withoutMetadata(str(doc, "wiredTiger", "configString"))
@@ -71,7 +69,6 @@ func onlyWiredTiger(v bson.RawValue) bson.RawValue {
 	return rawValue(bson.D{{Key: "wiredTiger", Value: bson.D{{Key: "configString", Value: config}}}})
 }
 
-// withoutMetadata cuts app_metadata=(…) out of a list of settings.
 func withoutMetadata(config string) string {
 	const start = "app_metadata=("
 	at := strings.Index(config, start)
@@ -90,8 +87,7 @@ func withoutMetadata(config string) string {
 	return strings.Trim(strings.TrimSuffix(config[:at], ",")+config[end:], ",")
 }
 
-// Unsupported names what of a collection a server of the version cannot hold,
-// each in one sentence; nothing when it can hold all of it.
+// Unsupported lists what of a collection a server version cannot hold, in one sentence each.
 func Unsupported(coll Collection, v mongo.Version) []string {
 	var out []string
 	need := func(present bool, major, minor int, what string) {
@@ -113,7 +109,7 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	for _, ix := range coll.Indexes {
 		kind := indexKind(ix.Spec)
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
-		// No index but of a time series' buckets has its original.
+		// Only indexes of buckets have originalSpec.
 		need(has(ix.Spec, "originalSpec") && has(ix.Spec, expiry.Option), 6, 3,
 			"index "+ix.Name+", which expires documents of a time-series collection,")
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
@@ -133,9 +129,8 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	return out
 }
 
-// comparableOptions brings options into a form in which equal collections are equal: one
-// canonical text per setting. It leaves out defaults, and what differs between servers for no
-// fault of the job.
+// comparableOptions makes equal collections equal: a text per setting, without defaults and without
+// differences between servers.
 func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error) {
 	options, expire, err := createOptions(coll.Options, mongo.Version{Major: math.MaxInt})
 	if err != nil {
@@ -154,7 +149,6 @@ func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error
 	return out, nil
 }
 
-// comparableOption is a setting's canonical text, "" when it is the default.
 func comparableOption(key string, v bson.RawValue) string {
 	doc, isDoc := v.DocumentOK()
 	switch key {

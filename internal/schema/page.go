@@ -5,32 +5,30 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// Listed is a collection, time-series collection or view in a page of those of a
-// deployment.
+// Listed is a collection or view in a Page.
 type Listed struct {
 	NS     string
 	Type   Type
 	Capped bool
-	// Docs and Bytes are the server's estimates, -1 of a view and where the user may not
-	// know.
+	// Docs and Bytes are the server's estimates, -1 for a view or if unknown.
 	Docs, Bytes int64
-	// ShardKey is that of a sharded collection, for people.
+	// ShardKey is the key of a sharded collection, for people.
 	ShardKey string
 }
 
 func (l Listed) dataNS() string { return Collection{NS: l.NS, Type: l.Type}.DataNS() }
 
-// Range chooses a page: up to Limit collections whose names hold Search, in upper or
-// lower case, that come after After by database and name.
+// Range selects a page: up to Limit collections after After, by database and name, whose names
+// contain Search in any case.
 type Range struct {
 	After, Search string
 	Limit         int
@@ -39,18 +37,18 @@ type Range struct {
 // Page is a part of the collections of a deployment.
 type Page struct {
 	Collections []Listed
-	// More says that others follow.
+	// More: others follow.
 	More bool
-	// Unreadable are databases that the user may not look into, up to 100 of them.
+	// Unreadable are databases that the user may not list, up to 100.
 	Unreadable []string
-	// NoKeys says that the user may not know which collections are sharded.
+	// NoKeys: the user may not read shard keys.
 	NoKeys bool
 }
 
 const maxUnreadable = 100
 
-// ListPage reads a page of the collections of all databases but the internal ones. It
-// keeps no more names than the page has, however many there are.
+// ListPage reads a page of the collections of all databases but internal ones. Its memory is bounded
+// by the page.
 func ListPage(ctx context.Context, c *mongo.Cluster, r Range) (*Page, error) {
 	dbs, err := Databases(ctx, c, true)
 	if err != nil {
@@ -86,7 +84,6 @@ func ListPage(ctx context.Context, c *mongo.Cluster, r Range) (*Page, error) {
 	return p, p.shardKeys(ctx, c)
 }
 
-// firstOf are the first collections of a database by name, of those that are wanted.
 func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int,
 	wanted func(coll string) bool) (out []Listed, err error) {
 	cur, err := primaryDB(c, db).ListCollections(ctx, bson.D{}, options.ListCollections().SetNameOnly(true))
@@ -116,7 +113,6 @@ func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int,
 	return out, mongo.Wrap(cur.Err(), "list collections of database %s of %s", db, c.Address())
 }
 
-// sizes fills in documents and bytes where the user may know them.
 func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
 	return sideBySide(ctx, listParallel, slices.All(p.Collections), func(ctx context.Context, i int, one Listed) error {
 		if one.Type == TypeView {
@@ -135,7 +131,6 @@ func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
 	})
 }
 
-// shardKeys fills in the keys of a sharded cluster.
 func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	if c.Info.Kind != mongo.KindSharded || len(p.Collections) == 0 {
 		return nil
@@ -154,31 +149,11 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	}
 	for _, k := range keys {
 		if i := slices.Index(names, k.NS); i >= 0 {
-			p.Collections[i].ShardKey = plainKey(k.Key)
+			p.Collections[i].ShardKey = shardkey.Text(k.Key)
 			if k.Unique {
 				p.Collections[i].ShardKey += ", unique"
 			}
 		}
 	}
 	return nil
-}
-
-// plainKey is a key as millrace sync --shard takes it, of fields with plain names.
-func plainKey(key bson.Raw) string {
-	elements, err := key.Elements()
-	if err != nil {
-		return ""
-	}
-	var parts []string
-	for _, e := range elements {
-		v := e.Value()
-		text := v.String()
-		if s, ok := v.StringValueOK(); ok {
-			text = s
-		} else if n, ok := v.AsInt64OK(); ok {
-			text = strconv.FormatInt(n, 10)
-		}
-		parts = append(parts, e.Key()+":"+text)
-	}
-	return strings.Join(parts, ",")
 }

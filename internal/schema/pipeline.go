@@ -12,8 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// viewRefs lists the namespaces that a view reads: viewOn and the collections
-// of $lookup, $graphLookup and $unionWith at any depth.
 func viewRefs(ns string, options bson.Raw) ([]string, error) {
 	db, _ := mongo.SplitNS(ns)
 	var refs []string
@@ -24,9 +22,8 @@ func viewRefs(ns string, options bson.Raw) ([]string, error) {
 	return refs, err
 }
 
-// MapView rewrites a view's definition for the target: every collection name
-// in it becomes the one it has there. All must be in the view's own database
-// there, for a view cannot read another.
+// MapView renames the collections in a view's definition as on the target. They must be in the view's
+// database there.
 func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error) {
 	if !rules.Renames() {
 		return options, nil
@@ -44,12 +41,10 @@ func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error
 	})
 }
 
-// mapper gives the new full name of the collection ref, which is in refDB.
 type mapper func(refDB, ref string) (string, error)
 
-// CheckRules finds what the rules would do to the collections that a target
-// cannot hold: names that collide or that a server refuses, and views parted
-// from what they read. All problems are in one error.
+// CheckRules returns an error with all names that collide or that a server refuses, and all views
+// separated from what they read.
 func CheckRules(colls []Collection, rules *transform.Set) error {
 	var names []string
 	var errs []error
@@ -75,7 +70,6 @@ func mapView(db string, options bson.Raw, f mapper) (bson.Raw, error) {
 	})
 }
 
-// mapName maps a collection name given as a string, or as {db, coll}.
 func mapName(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 	switch v.Type {
 	case bson.TypeString:
@@ -108,7 +102,6 @@ func mapName(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 	return v, nil
 }
 
-// mapPipeline maps the names in an array of stages.
 func mapPipeline(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 	if v.Type != bson.TypeArray {
 		return v, nil
@@ -121,7 +114,6 @@ func mapPipeline(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 	})
 }
 
-// mapStage maps the names in one stage's argument.
 func mapStage(db, name string, arg bson.RawValue, f mapper) (bson.RawValue, error) {
 	if name == "$unionWith" && arg.Type == bson.TypeString {
 		return mapName(db, arg, f)
@@ -138,8 +130,7 @@ func mapStage(db, name string, arg bson.RawValue, f mapper) (bson.RawValue, erro
 	})
 }
 
-// inOrder sorts collections first, then time-series collections, then views so
-// that each comes after what it reads; by name where that leaves a choice.
+// inOrder sorts by type and name, but each view comes after what it reads.
 func inOrder(colls []Collection) ([]Collection, error) {
 	rank := map[Type]int{TypeCollection: 0, TypeTimeSeries: 1, TypeView: 2}
 	slices.SortFunc(colls, func(a, b Collection) int {

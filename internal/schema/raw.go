@@ -12,10 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// emptyDoc is a document without fields.
 func emptyDoc() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 
-// fields are a document's fields; nil and empty documents have none.
 func fields(doc bson.Raw) iter.Seq2[string, bson.RawValue] {
 	return func(yield func(string, bson.RawValue) bool) {
 		for e, ok := range bsonraw.Fields(doc) {
@@ -26,13 +24,11 @@ func fields(doc bson.Raw) iter.Seq2[string, bson.RawValue] {
 	}
 }
 
-// editor says what becomes of a field: its new value, or leftOut.
 type editor func(key string, v bson.RawValue) (bson.RawValue, error)
 
-// leftOut is what an editor returns of a field that does not stay.
+// leftOut removes a field.
 func leftOut() bson.RawValue { return bson.RawValue{} }
 
-// edit copies doc field by field.
 func edit(doc bson.Raw, f editor) (bson.Raw, error) {
 	if len(doc) > 0 && !bsonraw.Valid(doc, 1) {
 		return nil, errors.New("malformed document")
@@ -51,7 +47,7 @@ func edit(doc bson.Raw, f editor) (bson.Raw, error) {
 	return bson.Raw(out), err
 }
 
-// editValue is edit of a value; what is neither a document nor an array stays.
+// editValue is edit of a document or array; other values stay.
 func editValue(v bson.RawValue, f editor) (bson.RawValue, error) {
 	if v.Type != bson.TypeEmbeddedDocument && v.Type != bson.TypeArray {
 		return v, nil
@@ -65,12 +61,10 @@ func appendField(dst []byte, key string, v bson.RawValue) []byte {
 	return append(dst, v.Value...)
 }
 
-// without copies doc leaving out fields.
 func without(doc bson.Raw, keys ...string) (bson.Raw, error) {
 	return edit(doc, dropping(keys...))
 }
 
-// dropping leaves fields out.
 func dropping(keys ...string) editor {
 	return func(key string, v bson.RawValue) (bson.RawValue, error) {
 		if slices.Contains(keys, key) {
@@ -80,7 +74,6 @@ func dropping(keys ...string) editor {
 	}
 }
 
-// with copies doc with one field replaced or appended.
 func with(doc bson.Raw, key string, value any) (bson.Raw, error) {
 	t, data, err := bson.MarshalValue(value)
 	if err != nil {
@@ -95,25 +88,32 @@ func with(doc bson.Raw, key string, value any) (bson.Raw, error) {
 	return bson.Raw(bsoncore.UpdateLength(out, 0, int32(len(out)))), nil
 }
 
-// has reports a field.
 func has(doc bson.Raw, key ...string) bool {
 	_, err := doc.LookupErr(key...)
 	return err == nil
 }
 
-// str reads a string field, "" when it is none.
 func str(doc bson.Raw, key ...string) string {
 	s, _ := doc.Lookup(key...).StringValueOK()
 	return s
 }
 
-// sub reads an embedded document, nil when it is none.
+func texts(doc bson.Raw, key ...string) (out []string) {
+	list, _ := doc.Lookup(key...).ArrayOK()
+	for _, v := range fields(bson.Raw(list)) {
+		if s, ok := v.StringValueOK(); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 func sub(doc bson.Raw, key ...string) bson.Raw {
 	d, _ := doc.Lookup(key...).DocumentOK()
 	return d
 }
 
-// truthy is the server's notion: everything but 0, false, null and undefined.
+// truthy is the server's notion: all but 0, false, null and undefined.
 func truthy(v bson.RawValue) bool {
 	switch v.Type {
 	case bson.TypeBoolean:
@@ -127,14 +127,12 @@ func truthy(v bson.RawValue) bool {
 	return true
 }
 
-// rawValue is a Go value as BSON.
 func rawValue(v any) bson.RawValue {
 	t, data, err := bson.MarshalValue(v)
 	if err != nil {
-		panic(fmt.Sprintf("catalog: a constant that is no BSON: %v", err)) // a bug of ours
+		panic(fmt.Sprintf("catalog: a constant that is no BSON: %v", err)) // a bug
 	}
 	return bson.RawValue{Type: t, Value: data}
 }
 
-// rawDoc is a document of ours as BSON.
 func rawDoc(d bson.D) bson.Raw { return rawValue(d).Document() }

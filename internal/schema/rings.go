@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -10,17 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// A source's oplog records what rolls off a capped collection, as deletions. From 6.0 on users
-// delete, too, and inserts no longer determine when something rolls off. A server counts what
-// others delete before that deletion has its place in the oplog. So a target that removes
-// documents by itself may remove one that the source still has. Until finalize its capped
+// A source's oplog records what leaves a capped collection, as deletions. From 6.0 on users delete,
+// too, and servers count such deletions before they have a place in the oplog. So a target that
+// removes documents by itself may remove one that the source still has. Until finalize, its capped
 // collections have room for everything, and lose what the oplog says.
 
-// roomy is the size in bytes of a capped collection of the target until finalize.
-// Nothing is allocated for it. Servers take up to 1 PB.
+// roomy is the size of such a collection in bytes. It allocates nothing. Servers take up to 1 PB.
 const roomy = 1 << 48
 
-// noMost is what servers make of a cappedMax that is none.
+// noMost is the default of cappedMax.
 const noMost = math.MaxInt32
 
 // The limits of a capped collection as collMod takes them.
@@ -29,29 +26,24 @@ const (
 	cappedMax  = "cappedMax"
 )
 
-// Roomy reports that options are those of a capped collection that lets nothing go
-// by itself until finalize.
+// Roomy reports the options of a capped collection with room for everything.
 func Roomy(options bson.Raw) bool {
 	n, _ := options.Lookup("size").AsInt64OK()
 	return n == roomy
 }
 
-// TellsRollOff reports that the changes of a source tell what rolls off capped
-// collections, and that a target can be given their limits at last. A standalone
-// server has no changes.
+// TellsRollOff reports that the source's changes include what leaves capped collections, and that
+// the target can get their limits at the end. A standalone has no changes.
 func TellsRollOff(source, target *mongo.Cluster) bool {
 	fcv, err := mongo.ParseVersion(target.Info.FCV) // a router has none
 	return source.Info.Kind != mongo.KindStandalone && source.Info.Version.AtLeast(6, 0) &&
 		target.Info.Version.AtLeast(6, 0) && (err != nil || fcv.AtLeast(6, 0))
 }
 
-// KeepRoom says whether capped collections have room for everything until finalize.
-// Their limits, of those that are made and of those that are there, are deferred.
-// It is said before anything is changed.
+// KeepRoom gives capped collections room for everything until finalize, and defers their limits. It
+// must be called before anything is changed.
 func (l *link) KeepRoom(on bool) { l.room = on }
 
-// limitsOf are the limits of a capped collection as collMod takes them; nil for
-// other collections, and for one that has room for everything.
 func limitsOf(options bson.Raw) *bson.RawValue {
 	size, _ := options.Lookup("size").AsInt64OK()
 	if !truthyField(options, "capped") || Roomy(options) {
@@ -65,7 +57,6 @@ func limitsOf(options bson.Raw) *bson.RawValue {
 	return &v
 }
 
-// withRoom takes the limits out of the options of a capped collection.
 func withRoom(options bson.Raw) (bson.Raw, error) {
 	options, err := without(options, "max")
 	if err != nil {
@@ -74,7 +65,6 @@ func withRoom(options bson.Raw) (bson.Raw, error) {
 	return with(options, "size", int64(roomy))
 }
 
-// makeRoom defers the limits of a capped collection that the target has.
 func (e *expiries) makeRoom(ctx context.Context, c Collection) error {
 	limits := limitsOf(c.Options)
 	if !e.room || limits == nil {
@@ -88,13 +78,9 @@ func (e *expiries) makeRoom(ctx context.Context, c Collection) error {
 		}
 		err = e.collMod(ctx, c.NS, rawDoc(room))
 	}
-	if err != nil {
-		return fmt.Errorf("defer the limits of capped collection %s on the target: %w", c.NS, err)
-	}
-	return nil
+	return mongo.Wrap(err, "defer the limits of capped collection %s on the target", c.NS)
 }
 
-// withLimits is a collection of the target with the limits that it gets at last.
 func (c *creator) withLimits(ctx context.Context, have Collection) (Collection, error) {
 	if !Roomy(have.Options) {
 		return have, nil
@@ -114,8 +100,6 @@ func (c *creator) withLimits(ctx context.Context, have Collection) (Collection, 
 	return have, nil
 }
 
-// changeLimits takes new limits of a capped collection out of a collMod where
-// they are deferred.
 func (c *changer) changeLimits(ctx context.Context, ns string, options bson.Raw) (rest bson.Raw, err error) {
 	if !c.room || !has(options, cappedSize) && !has(options, cappedMax) {
 		return options, nil

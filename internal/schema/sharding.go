@@ -16,14 +16,12 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// sharding is how a sharded cluster has a collection.
 type sharding struct {
 	Key    bson.Raw // the pattern of the shard key
 	Unique bool
 	Zones  []zone // by their lower bounds
 }
 
-// zone is a range of shard keys that shards of that zone have.
 type zone struct {
 	NS  string   `bson:"ns"`
 	Min bson.Raw `bson:"min"`
@@ -31,7 +29,6 @@ type zone struct {
 	Tag string   `bson:"tag"`
 }
 
-// configured is what the config servers have of a collection.
 type configured struct {
 	NS      string   `bson:"_id"`
 	Key     bson.Raw `bson:"key"`
@@ -40,20 +37,18 @@ type configured struct {
 	Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
 }
 
-// config is a collection of the config servers, as a majority has it.
+// config is a majority-committed collection of the config servers.
 func config(c *mongo.Cluster, name string) *driver.Collection {
 	return c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection(name)
 }
 
-// entries are those of sharded collections.
 func entries(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]configured, error) {
 	all, err := mongo.ReadAll[configured](ctx, "read which collections of %s are sharded", c.Address())(
 		config(c, "collections").Find(ctx, filter))
 	return slices.DeleteFunc(all, func(e configured) bool { return e.Dropped || e.Single }), err
 }
 
-// shardings reads how a sharded cluster has its sharded collections, by the namespace
-// that holds the documents. Of others there are none.
+// shardings reads shard keys and zones of a sharded cluster, by the namespace of the documents.
 func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil
@@ -80,7 +75,6 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 	return all, nil
 }
 
-// keyText is the shard key for people, "" for none.
 func (s sharding) keyText() string {
 	switch {
 	case s.Key == nil:
@@ -99,8 +93,7 @@ func (s sharding) zonesText() string {
 	return strings.Join(all, "; ")
 }
 
-// diffSharding compares how two sharded clusters have collections. Of zones the ranges
-// and the names count: which shards are in them is each cluster's own affair.
+// diffSharding compares shard keys, and the names and ranges of zones: their shards may differ.
 func diffSharding(ns string, a, b sharding) []Difference {
 	if a.keyText() != b.keyText() {
 		return []Difference{{NS: ns, What: "shard key", Source: a.keyText(), Target: b.keyText()}}
@@ -111,16 +104,14 @@ func diffSharding(ns string, a, b sharding) []Difference {
 	return nil
 }
 
-// catalog is what a cluster has.
 type catalog struct {
 	*mongo.Cluster
 	colls []Collection
 }
 
-// shardedBeside compares how both clusters have the collections that are on both, where both
-// clusters are sharded. Documents are the same whether a collection is sharded or not. So a
-// replica set does not differ from a sharded cluster, not even by the index without which the
-// shard key cannot be.
+// shardedBeside compares the sharding of collections on both clusters, if both are sharded. A replica
+// set does not differ from a sharded cluster, nor by the index that a shard key requires, which it
+// removes.
 func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	target := dst.colls
 	if dst.Info.Kind != mongo.KindSharded {
@@ -155,18 +146,11 @@ func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, 
 	return out, nil
 }
 
-// withoutKeyIndex leaves out the index of a shard key, if it does no more than that,
-// and the other side has none of its name.
-func withoutKeyIndex(indexes, others []stream.Index, key bson.Raw) (out []stream.Index) {
-	named := map[string]bool{}
-	for _, ix := range others {
-		named[ix.Name] = true
-	}
-	for _, ix := range indexes {
-		pattern, _ := ix.Spec.Lookup("key").DocumentOK()
-		if named[ix.Name] || uniqueLike(ix.Spec) || comparableKey(pattern) != comparableKey(key) {
-			out = append(out, ix)
-		}
-	}
-	return out
+// withoutKeyIndex removes the plain index of a shard key, unless the other side has its name.
+func withoutKeyIndex(indexes, others []stream.Index, key bson.Raw) []stream.Index {
+	named := namesOf(others)
+	return slices.DeleteFunc(slices.Clone(indexes), func(ix stream.Index) bool {
+		return !slices.Contains(named, ix.Name) && !uniqueLike(ix.Spec) &&
+			comparableKey(sub(ix.Spec, "key")) == comparableKey(key)
+	})
 }

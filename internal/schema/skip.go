@@ -9,12 +9,11 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// leaving are the operations whose skipping leaves collections on the target that the
-// source has no longer under their names.
+// leaving are the operations whose skipping leaves collections that the source no longer has under
+// their names.
 const leaving = stream.OpDrop | stream.OpRename
 
-// leftOut are the operations of a change that the rules skip. A rename concerns both
-// names: the rule of either counts.
+// leftOut returns the operations of a change that the rules skip, in a rename those of either name.
 func (n *Names) leftOut(ch stream.Change, rules *transform.Set) stream.Ops {
 	one, known := n.Source(ch.NS)
 	op := ch.Op(known && one.Type == TypeView && !one.Gone)
@@ -40,12 +39,11 @@ func (n *Names) LeftOut(ch stream.Change, rules *transform.Set) bool {
 	return n.leftOut(ch, rules) != 0
 }
 
-// leftOut reports that the rules skip a change. Those of a database are judged name by
-// name.
+// leftOut reports a skipped change. Changes of a database are decided name by name.
 func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch, o.Rules) != 0 }
 
-// CheckSkip returns why the rules cannot skip operations on the documents of a collection, or
-// mark deleted documents. It returns nil where they can, or do neither.
+// CheckSkip returns why the rules cannot skip operations on a collection's documents, or mark deleted
+// ones.
 func CheckSkip(c Collection, rules *transform.Set) error {
 	r := rules.Route(c.NS)
 	ops := r.Skips
@@ -69,7 +67,6 @@ func CheckSkip(c Collection, rules *transform.Set) error {
 			"--exclude it", c.NS))
 }
 
-// explain notes of differences which operations that the rules skip may be the cause.
 func explain(list []Difference, rules *transform.Set) {
 	uncapped := map[string]bool{} // on the target, with the indexes that become none with a limit
 	for _, d := range list {
@@ -96,8 +93,8 @@ func explain(list []Difference, rules *transform.Set) {
 	}
 }
 
-// causes are the operations that may make a difference if they are skipped. What was
-// left under a name may differ in everything from what the source made there later.
+// causes are the operations whose skipping may cause a difference. A collection that was left may
+// differ in everything from a later one.
 func causes(d *Difference) stream.Ops {
 	what, rest, _ := strings.Cut(d.What, " ")
 	switch {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,21 +16,18 @@ import (
 )
 
 const (
-	// listAttempts bounds how often what changed meanwhile is listed again.
+	// listAttempts bounds how often changed namespaces are listed again.
 	listAttempts = 60
-	// listPause is the wait before that.
-	listPause = 100 * time.Millisecond
-	// namesAtOnce is how many collections of a database are asked for by name. Of more,
-	// all of the database are listed.
+	listPause    = 100 * time.Millisecond
+	// namesAtOnce bounds the collections of a database that are listed by name.
 	namesAtOnce = 1000
 )
 
-// Changes tells of the schema changes of a source after a position, up to another.
+// Changes calls fn for a source's schema changes in (after, until].
 type Changes func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error
 
-// TakeSnapshot lists the part of the catalog in scope exactly as it stood at a
-// majority-committed position. A standalone has no history: there the position is
-// zero. See TakeSnapshotOf.
+// TakeSnapshot lists the catalog in scope exactly as of a majority-committed position, which is zero
+// for a standalone. See TakeSnapshotOf.
 func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Changes) (Snapshot, error) {
 	if c.Info.Kind == mongo.KindStandalone {
 		colls, err := List(ctx, c, scope)
@@ -37,8 +35,7 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 	}
 	var term int64
 	return TakeSnapshotOf(ctx, []*mongo.Cluster{c}, scope, History{
-		// Below the majority position the oplog has no holes: what is at or before
-		// it is visible to the listing.
+		// Below the majority position the oplog has no holes: the listing sees all of it.
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
 			p, err := c.Positions(ctx)
 			if err == nil && term == 0 {
@@ -57,25 +54,23 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 	})
 }
 
-// History is when something is listed, and what happens meanwhile.
+// History is the positions around a listing, and the changes.
 type History struct {
-	// Before gives a position all of which the listing that follows shows, After one
-	// that holds all that the listing can have shown. After fails when a primary was
-	// elected since the first call of Before.
+	// Before returns a position that the next listing includes, After one that includes all that it
+	// can have shown. After fails after an election since the first Before.
 	Before, After func(context.Context) (mongo.OpTime, error)
 	Changes       Changes
 }
 
-// TakeSnapshotOf is TakeSnapshot for any deployment. It lists the catalog of the first
-// of the servers, and the names that the others hold.
+// TakeSnapshotOf is TakeSnapshot for any deployment. It lists the catalog of the first server, and
+// the names of the others.
 //
-// What no change concerned while it was listed is known at the position before the
-// listing, and stays known until a change concerns it. The rest is listed again, in
-// less time. So a catalog that never comes to rest is listed, too: it suffices that of
-// what changed during one listing nothing changes during a later one.
+// What no change concerned during a listing is known at the position before it, and stays known
+// until a change concerns it. The rest is listed again, in less time: it is enough that what changed
+// during one listing does not change during a later one.
 func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, h History) (Snapshot, error) {
 	l := lister{servers: servers, scope: scope, known: make([]map[string]Collection, len(servers))}
-	unknown := altered{all: "all is new"}
+	unknown := altered{"": "all is new"}
 	var last mongo.OpTime
 	for attempt := range listAttempts {
 		if attempt > 0 {
@@ -88,7 +83,7 @@ func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, 
 			return Snapshot{}, err
 		}
 		if attempt > 0 {
-			if err := scope.alter(ctx, &unknown, h.Changes, last, before); err != nil {
+			if err := scope.alter(ctx, unknown, h.Changes, last, before); err != nil {
 				return Snapshot{}, err
 			}
 		}
@@ -99,11 +94,11 @@ func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, 
 		if err != nil {
 			return Snapshot{}, err
 		}
-		var meanwhile altered
-		if err := scope.alter(ctx, &meanwhile, h.Changes, before, end); err != nil {
+		meanwhile := altered{}
+		if err := scope.alter(ctx, meanwhile, h.Changes, before, end); err != nil {
 			return Snapshot{}, err
 		}
-		if unknown = meanwhile.within(unknown); unknown.none() {
+		if unknown = meanwhile.within(unknown); len(unknown) == 0 {
 			return l.snapshot(ctx, before)
 		}
 		last = before
@@ -114,81 +109,64 @@ func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, 
 		"start when fewer collections and indexes are being created, or exclude the namespaces concerned")
 }
 
-// altered is what schema changes concern.
-type altered struct {
-	all string            // a change that concerns everything, or ""
-	by  map[string]string // a change of each other namespace
-}
+// altered has a change of each namespace that changes concern, under "" one that concerns all.
+type altered map[string]string
 
-// alter adds what the changes of a span concern in scope.
-func (s Scope) alter(ctx context.Context, a *altered, changes Changes, after, until mongo.OpTime) error {
+func (s Scope) alter(ctx context.Context, a altered, changes Changes, after, until mongo.OpTime) error {
 	return changes(ctx, after, until, func(ch *stream.Change, at mongo.OpTime) error {
 		if !s.concerned(*ch) {
 			return nil
 		}
 		what := fmt.Sprintf("%s of %s at %s", ch.Kind, ch.NS, at)
-		if ch.Kind == stream.ChangeDropAllViews {
-			a.all = what
+		switch ch.Kind {
+		case stream.ChangeDropAllViews:
+			a[""] = what
 			return nil
+		case stream.ChangeRename:
+			a[ch.To] = what
 		}
-		if a.by == nil {
-			a.by = map[string]string{}
-		}
-		a.by[ch.NS] = what
-		if ch.Kind == stream.ChangeRename {
-			a.by[ch.To] = what
-		}
+		a[ch.NS] = what
 		return nil
 	})
 }
 
-// within is what of a is part of b.
 func (a altered) within(b altered) altered {
-	switch {
-	case b.all != "":
+	if b[""] != "" {
 		return a
-	case a.all == "":
-		by := maps.Clone(a.by)
-		maps.DeleteFunc(by, func(ns, _ string) bool { return b.by[ns] == "" })
-		return altered{by: by}
 	}
-	by := maps.Clone(b.by)
-	for ns := range by {
-		by[ns] = a.all
+	out := altered{}
+	for ns := range b {
+		if what := cmp.Or(a[ns], a[""]); what != "" {
+			out[ns] = what
+		}
 	}
-	return altered{by: by}
+	return out
 }
-
-func (a altered) none() bool { return a.all == "" && len(a.by) == 0 }
 
 // String names one of the changes.
 func (a altered) String() string {
-	if a.all == "" {
-		for _, what := range a.by {
-			return what
-		}
+	for _, what := range a {
+		return cmp.Or(a[""], what)
 	}
-	return a.all
+	return ""
 }
 
-// lister knows what of catalogs is listed.
 type lister struct {
 	servers []*mongo.Cluster
 	scope   Scope
-	known   []map[string]Collection // of each server, by namespace
+	known   []map[string]Collection // per server, by namespace
 }
 
-// list lists again what is not known.
 func (l *lister) list(ctx context.Context, unknown altered) error {
 	return sideBySide(ctx, listParallel, slices.All(l.servers), func(ctx context.Context, i int, c *mongo.Cluster) error {
 		var found []Collection
 		var err error
-		if unknown.all != "" {
+		if unknown[""] != "" {
 			l.known[i] = map[string]Collection{}
 			found, err = listNames(ctx, c, l.scope)
 		} else {
-			maps.DeleteFunc(l.known[i], func(ns string, _ Collection) bool { return unknown.by[ns] != "" })
-			found, err = listSome(ctx, c, l.scope, slices.Sorted(maps.Keys(unknown.by)))
+			maps.DeleteFunc(l.known[i], func(ns string, _ Collection) bool { return unknown[ns] != "" })
+			found, err = listSome(ctx, c, l.scope, slices.Sorted(maps.Keys(unknown)))
 		}
 		if err == nil && i == 0 {
 			err = addIndexes(ctx, c, found)
@@ -200,7 +178,6 @@ func (l *lister) list(ctx context.Context, unknown altered) error {
 	})
 }
 
-// listSome lists collections by their names, without indexes.
 func listSome(ctx context.Context, c *mongo.Cluster, scope Scope, names []string) ([]Collection, error) {
 	byDB := map[string][]string{}
 	for _, ns := range names {
@@ -208,23 +185,18 @@ func listSome(ctx context.Context, c *mongo.Cluster, scope Scope, names []string
 			byDB[db] = append(byDB[db], ns)
 		}
 	}
-	found := make([][]Collection, len(byDB))
-	err := sideBySide(ctx, listParallel, slices.All(slices.Sorted(maps.Keys(byDB))),
-		func(ctx context.Context, i int, db string) (err error) {
-			filter := bson.D{}
-			if len(byDB[db]) <= namesAtOnce {
-				filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
-			}
-			found[i], err = listDB(ctx, c, db, filter, func(ns string) bool {
-				_, listed := slices.BinarySearch(byDB[db], ns)
-				return listed && scope.NS(ns)
-			})
-			return err
+	return gather(ctx, slices.Sorted(maps.Keys(byDB)), func(ctx context.Context, db string) ([]Collection, error) {
+		filter := bson.D{}
+		if len(byDB[db]) <= namesAtOnce {
+			filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
+		}
+		return listDB(ctx, c, db, filter, func(ns string) bool {
+			_, listed := slices.BinarySearch(byDB[db], ns)
+			return listed && scope.NS(ns)
 		})
-	return slices.Concat(found...), err
+	})
 }
 
-// withBuckets are the names within their database, and those of their buckets.
 func withBuckets(namespaces []string) (names bson.A) {
 	for _, ns := range namespaces {
 		_, name := mongo.SplitNS(ns)
@@ -233,7 +205,6 @@ func withBuckets(namespaces []string) (names bson.A) {
 	return names
 }
 
-// snapshot is what is known.
 func (l *lister) snapshot(ctx context.Context, at mongo.OpTime) (snap Snapshot, err error) {
 	snap.At = at
 	if snap.Collections, err = inOrder(slices.Collect(maps.Values(l.known[0]))); err != nil {
@@ -245,7 +216,6 @@ func (l *lister) snapshot(ctx context.Context, at mongo.OpTime) (snap Snapshot, 
 	return snap, estimate(ctx, l.servers[0], snap.Collections)
 }
 
-// concerned reports whether a change matters to what is in scope.
 func (s Scope) concerned(ch stream.Change) bool {
 	switch ch.Kind {
 	case stream.ChangeDropDatabase:

@@ -12,28 +12,24 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Sharding shards collections of a target that is a sharded cluster.
+// Sharding shards collections of a sharded target.
 type Sharding interface {
-	// Prepare is called for a collection that is about to be made. With ours, an existing
-	// collection is the job's own. The indexes in early have to be built before Shard.
+	// Prepare is called before a collection is made. With ours, an existing one is the job's own. The
+	// indexes in early have to be built before Shard.
 	Prepare(ctx context.Context, coll Collection, targetNS string, ours bool) (early []stream.Index, err error)
-	// Shard shards a collection that was prepared and is there now. Others stay as
-	// they are.
+	// Shard shards a prepared collection. Others stay unchanged.
 	Shard(ctx context.Context, targetNS string) error
-	// Yield is called when the index that supports a shard key may be in the way. It may clash
-	// with others, one of which has to replace it. With no clashing indexes, it is in the way
-	// of its own change. Another index stands in for it then. False says that it was not in the
-	// way.
+	// Yield is called when the index of a shard key may be in the way. One of the clashing indexes
+	// replaces it. Without any, it is in the way of its own change, and another one stands in. False:
+	// it was not in the way.
 	Yield(ctx context.Context, targetNS string, clashing []bson.Raw) (bool, error)
-	// DropRest drops the indexes that are left when all are dropped, for they support
-	// the shard key.
+	// DropRest drops the indexes left after a drop of all, which support the shard key.
 	DropRest(ctx context.Context, targetNS string) error
 	// Forget and Move record what became of a collection.
 	Forget(ctx context.Context, targetNS string) error
 	Move(ctx context.Context, from, to string) error
 }
 
-// unsharded leaves collections as they are.
 type unsharded struct{}
 
 func (unsharded) Prepare(context.Context, Collection, string, bool) ([]stream.Index, error) {
@@ -45,21 +41,21 @@ func (unsharded) DropRest(context.Context, string) error                  { retu
 func (unsharded) Forget(context.Context, string) error                    { return nil }
 func (unsharded) Move(context.Context, string, string) error              { return nil }
 
-// TargetOptions shape a Target.
+// TargetOptions configure a Target.
 type TargetOptions struct {
-	// Sharding shards what is made; nil leaves it as it is.
+	// Sharding shards new collections; nil shards none.
 	Sharding Sharding
-	// Job keeps the deferred settings of jobs apart.
+	// Job identifies the job's records.
 	Job string
-	// Log receives what is worth knowing; nil discards it.
+	// Log may be nil.
 	Log *slog.Logger
-	// SameTerm is given in which election term each change was answered, and fails
-	// when it is not that of the attempt. Nil takes any.
+	// SameTerm gets the election term of each change, and fails if it is not that of the attempt; nil
+	// takes any.
 	SameTerm func(term int64) error
-	// KeepsExpired tells of a namespace of the target in which documents stay that have
-	// expired: it gets no expiry. Nil knows none.
+	// KeepsExpired reports a target namespace that keeps expired documents, so it gets no expiry; nil
+	// knows none.
 	KeepsExpired func(targetNS string) bool
-	// Builds run the index builds; nil has them wait for a majority.
+	// Builds runs index builds; nil waits for a majority.
 	Builds *Builds
 }
 
@@ -67,18 +63,18 @@ func (o TargetOptions) keepsExpired(ns string) bool {
 	return o.KeepsExpired != nil && o.KeepsExpired(ns)
 }
 
-// Target writes schema to a target deployment. Its methods may be called
-// concurrently for different namespaces; Apply wants to be alone.
+// Target writes schema to a target deployment. It is safe for concurrent use for different
+// namespaces; Apply must run alone.
 type Target struct {
-	*link                  // how all of them reach the target
-	Deferred    *deferrals // what the target is to get later
+	*link                  // shared connection
+	Deferred    *deferrals // what the target gets later
 	Indexes     *builder
-	Expiries    *expiries // when documents expire, and limits of capped collections
+	Expiries    *expiries // and limits of capped collections
 	Collections *creator  // and views
 	Changes     *changer  // of the source's schema
 }
 
-// NewTarget prepares writing schema to c; it sends nothing yet.
+// NewTarget sends nothing yet.
 func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -97,14 +93,12 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 	return &Target{l, d, b, e, cr, &changer{link: l, deferred: d, indexes: b, colls: cr}}
 }
 
-// link looks at the target and sends it commands.
 type link struct {
 	c    *mongo.Cluster
 	o    TargetOptions
 	room bool // see KeepRoom
 }
 
-// change runs a command that changes the schema.
 func (l *link) change(ctx context.Context, db string, cmd bson.D) error {
 	term, err := l.c.Change(ctx, db, cmd)
 	if err == nil && l.o.SameTerm != nil {
@@ -113,19 +107,16 @@ func (l *link) change(ctx context.Context, db string, cmd bson.D) error {
 	return err
 }
 
-// WaitMajority waits until all that was done to the target's schema has reached a
-// majority.
+// WaitMajority waits until all schema changes are on a majority.
 func (l *link) WaitMajority(ctx context.Context) error {
 	nothing := bson.D{{Key: "_id", Value: DeferredID{Job: l.o.Job}}}
 	// waits for what came before it
-	if _, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing); err != nil {
-		return fmt.Errorf("wait for a majority of the target: %w", err)
-	}
-	return nil
+	_, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing)
+	return mongo.Wrap(err, "wait for a majority of the target")
 }
 
-// dialect is the version whose names of options the target takes. Shards of 6.0 know
-// pre-images under the name of 7.0 only.
+// dialect is the version by which the target names options. Shards of 6.0 know pre-images only by the
+// name of 7.0.
 func (l *link) dialect() mongo.Version {
 	v := l.c.Info.Version
 	if l.c.Info.Kind == mongo.KindSharded && v.AtLeast(6, 0) && !v.AtLeast(7, 0) {
@@ -134,7 +125,6 @@ func (l *link) dialect() mongo.Version {
 	return v
 }
 
-// find looks one namespace of the target up, without indexes.
 func (l *link) find(ctx context.Context, ns string) (Collection, bool, error) {
 	db, name := mongo.SplitNS(ns)
 	return findNamed(ctx, l.c, db, name, mongo.BucketsPrefix+name)
@@ -146,14 +136,12 @@ func (l *link) Has(ctx context.Context, ns string) (bool, error) {
 	return there, err
 }
 
-// HasCapped reports that the target has a namespace, and that it is a capped collection.
+// HasCapped reports a capped collection of the target.
 func (l *link) HasCapped(ctx context.Context, ns string) (bool, error) {
 	one, there, err := l.find(ctx, ns)
 	return there && one.Capped(), err
 }
 
-// findIndex looks an index of the target up by name or, when name is empty, by
-// key pattern.
 func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw) (stream.Index, bool, error) {
 	all, _, err := indexes(ctx, l.c, dataNS)
 	at := slices.IndexFunc(all, func(ix stream.Index) bool {
@@ -165,7 +153,6 @@ func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw)
 	return all[at], true, nil
 }
 
-// isEmpty reports that there are no documents.
 func (l *link) isEmpty(ctx context.Context, ns string) (bool, error) {
 	coll, there, err := l.find(ctx, ns)
 	if err != nil || !there || coll.Type == TypeView {
@@ -175,19 +162,14 @@ func (l *link) isEmpty(ctx context.Context, ns string) (bool, error) {
 	return id == nil, err
 }
 
-// anyID is a document of a collection, of which it has the _id alone; nil where there is none.
 func (l *link) anyID(ctx context.Context, dataNS string) (bson.Raw, error) {
 	db, name := mongo.SplitNS(dataNS)
 	raw, err := l.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1},
 		{Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
-	if err != nil {
-		return nil, fmt.Errorf("look for documents of %s on the target: %w", dataNS, err)
-	}
-	return sub(raw, "cursor", "firstBatch", "0"), nil
+	return sub(raw, "cursor", "firstBatch", "0"), mongo.Wrap(err, "look for documents of %s on the target", dataNS)
 }
 
-// listed reads those of the target's namespaces that exist, without indexes.
 func (l *link) listed(ctx context.Context, targetNSs []string) (found []Collection, err error) {
 	wanted, dbs := map[string]bool{}, map[string]bool{}
 	for _, ns := range targetNSs {
@@ -204,8 +186,8 @@ func (l *link) listed(ctx context.Context, targetNSs []string) (found []Collecti
 	return found, nil
 }
 
-// ListExisting finds which of the target namespaces exist, with the server's
-// estimate of their documents (0 for views).
+// ListExisting returns those of the target namespaces that exist, with the server's estimate of their
+// documents (0 for views).
 func (l *link) ListExisting(ctx context.Context, targetNSs []string) (map[string]int64, error) {
 	found, err := l.listed(ctx, targetNSs)
 	if err == nil {
@@ -218,7 +200,6 @@ func (l *link) ListExisting(ctx context.Context, targetNSs []string) (map[string
 	return out, err
 }
 
-// collMod changes options of a collection.
 func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 	options, err := l.keepPreImages(ctx, ns, options)
 	if err != nil {
@@ -237,7 +218,6 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 	return nil
 }
 
-// collModIndex changes one setting of an index.
 func (l *link) collModIndex(ctx context.Context, ns, index, key string, value any) error {
 	mod := bson.D{{Key: "index", Value: bson.D{{Key: "name", Value: index}, {Key: key, Value: value}}}}
 	err := l.collMod(ctx, ns, rawDoc(mod))
@@ -252,8 +232,8 @@ func (l *link) collModIndex(ctx context.Context, ns, index, key string, value an
 	return err
 }
 
-// keepPreImages repeats recordPreImages where it is on: some servers (seen on
-// 5.0.4 and 6.0.5) switch it off by any collMod that does not mention it.
+// keepPreImages repeats recordPreImages: some servers (seen on 5.0.4 and 6.0.5) switch it off in any
+// collMod without it.
 func (l *link) keepPreImages(ctx context.Context, ns string, options bson.Raw) (bson.Raw, error) {
 	if has(options, "recordPreImages") || l.dialect().AtLeast(7, 0) {
 		return options, nil
@@ -265,7 +245,6 @@ func (l *link) keepPreImages(ctx context.Context, ns string, options bson.Raw) (
 	return with(options, "recordPreImages", true)
 }
 
-// command puts a command's name before its options.
 func command(name string, arg any, options bson.Raw) bson.D {
 	cmd := bson.D{{Key: name, Value: arg}}
 	for key, v := range fields(options) {

@@ -1,8 +1,6 @@
-// Package schema knows the collections, views, indexes and options of a deployment. It lists
-// and compares them, makes them on a target (Target), applies schema changes there, and keeps
-// the names that a job has there (Names).
-//
-// Neither documents nor the choice of documents that a job keeps belong here: see Rules.
+// Package schema lists and compares the collections, views, indexes and options of a deployment. It
+// makes them on a target (Target), applies schema changes there, and keeps the names that a job has
+// there (Names). It knows neither documents nor which of them a job keeps.
 package schema
 
 import (
@@ -12,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Type is what a namespace is.
+// Type is the type of a namespace.
 type Type string
 
 // The types of listCollections.
@@ -24,28 +22,23 @@ const (
 
 // Collection describes one collection, view or time-series collection.
 type Collection struct {
-	NS   string // "db.name"; of a time-series collection its own name, not that of the buckets
+	NS   string // "db.name"; of a time series not that of the buckets
 	Type Type
-	// UUID identifies the collection that holds the documents: of a
-	// time-series collection its system.buckets collection. Empty for a view.
+	// UUID identifies the collection of the documents, for a time series its buckets. Empty for a
+	// view.
 	UUID bson.Binary
-	// Options as listCollections gives them (capped, validator, collation,
-	// clusteredIndex, timeseries, viewOn, pipeline …), never nil.
+	// Options as in listCollections (capped, validator, collation, …), never nil.
 	Options bson.Raw
-	// MixedSchema says that the buckets of a time-series collection may hold
-	// measurements of several types in one field, as servers before 5.2 made them.
+	// MixedSchema: buckets may hold measurements of several types in one field, as before 5.2.
 	MixedSchema bool
-	// Indexes in listIndexes' order without the _id index and without builds
-	// still under way, which are in Building.
+	// Indexes as in listIndexes, without the _id index; unfinished builds are in Building.
 	Indexes, Building []stream.Index
-	// IDIndex says whether an _id index exists (false for clustered ones and
-	// old autoIndexId:false ones).
+	// IDIndex: there is an _id index (false if clustered or with the old autoIndexId:false).
 	IDIndex      bool
 	Count, Bytes int64 // estimates of the server
 }
 
-// DataNS is the namespace that holds the documents: the system.buckets
-// collection of a time-series collection, else NS.
+// DataNS is the namespace of the documents: the buckets of a time series, else NS.
 func (c Collection) DataNS() string {
 	if c.Type != TypeTimeSeries {
 		return c.NS
@@ -54,20 +47,19 @@ func (c Collection) DataNS() string {
 	return db + "." + mongo.BucketsPrefix + coll
 }
 
-// Capped reports a capped collection, whose document order matters.
+// Capped reports a capped collection.
 func (c Collection) Capped() bool {
 	v, _ := c.Options.Lookup("capped").BooleanOK()
 	return v
 }
 
-// Clustered reports a collection clustered by _id: its record id is the key.
+// Clustered reports a collection clustered by _id.
 func (c Collection) Clustered() bool {
 	_, err := c.Options.LookupErr("clusteredIndex")
 	return err == nil || c.Type == TypeTimeSeries
 }
 
-// Collated reports a default collation other than the simple one, under which
-// _ids that differ in bytes can be equal.
+// Collated reports a default collation, under which _ids that differ in bytes can be equal.
 func (c Collection) Collated() bool {
 	v, err := c.Options.LookupErr("collation", "locale")
 	if err != nil {
@@ -77,10 +69,10 @@ func (c Collection) Collated() bool {
 	return s != "simple"
 }
 
-// Snapshot is the catalog exactly as it stood at one oplog position.
+// Snapshot is the catalog at one oplog position.
 type Snapshot struct {
 	At          mongo.OpTime
 	Collections []Collection
-	// Others is what further servers held, without indexes and sizes.
+	// Others is what further servers have, without indexes and sizes.
 	Others [][]Collection
 }

@@ -1,5 +1,4 @@
-// Package shardkey compares the values of shard keys as servers do, hashes them as
-// hashed keys are, and takes them out of documents.
+// Package shardkey extracts shard keys from documents, and compares and hashes them as servers do.
 package shardkey
 
 import (
@@ -12,14 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/query"
 )
 
-// Field is one of a shard key.
+// Field is a field of a shard key.
 type Field struct {
 	Path   string // may be dotted
 	Hashed bool
 	Value  bson.RawValue // 1 or "hashed", as in the pattern
 }
 
-// Pattern is a shard key: what a collection is sharded by.
+// Pattern is the shard key of a collection.
 type Pattern []Field
 
 // Parse reads a shard key's pattern.
@@ -35,15 +34,30 @@ func Parse(pattern bson.Raw) Pattern {
 	return all
 }
 
-// Key is the place of a document in the order of a shard key. The zero value is ready
-// for use, and one may be used for many documents.
+// Text formats a pattern as in millrace sync --shard: "customer:1,_id:hashed", or "none".
+func Text(pattern bson.Raw) string {
+	if pattern == nil {
+		return "none"
+	}
+	var fields []string
+	for _, f := range Parse(pattern) {
+		how := "1"
+		if f.Hashed {
+			how = "hashed"
+		}
+		fields = append(fields, f.Path+":"+how)
+	}
+	return strings.Join(fields, ",")
+}
+
+// Key is a document's shard key. The zero value is ready, and can be reused.
 type Key struct {
 	Values []bson.RawValue
 	hash   [8]byte // servers hash one field at most
 }
 
-// Of is the key of a document; false when one of its values is an array or lies behind
-// one, which servers refuse. What is missing counts as null.
+// Of sets k to the key of a document; false for a value that is an array or lies behind one, which
+// servers refuse. A missing value is null.
 func (p Pattern) Of(k *Key, doc bson.Raw) bool {
 	k.Values = k.Values[:0]
 	for i := range p {
@@ -56,7 +70,7 @@ func (p Pattern) Of(k *Key, doc bson.Raw) bool {
 	return true
 }
 
-// OfDocumentKey is the key of which an oplog entry tells: its fields have dotted names.
+// OfDocumentKey sets k to the key in an oplog entry, whose fields have dotted names.
 func (p Pattern) OfDocumentKey(k *Key, key bson.Raw) bool {
 	k.Values = k.Values[:0]
 	for i := range p {
@@ -84,15 +98,14 @@ func (k *Key) add(f *Field, v bson.RawValue) {
 	k.Values = append(k.Values, v)
 }
 
-// Indexed is a value as chunk bounds have it.
+// Indexed returns a value as in chunk bounds.
 func (f Field) Indexed(v bson.RawValue) bson.RawValue {
 	var k Key
 	k.add(&f, v)
 	return k.Values[0]
 }
 
-// Lookup is the value at a dotted path, the zero value when there is none; false
-// when an array is on the way.
+// Lookup returns the value at a dotted path, or the zero value; false for an array on the way.
 func Lookup(doc bson.Raw, path string) (bson.RawValue, bool) {
 	name, rest, more := strings.Cut(path, ".")
 	e, ok := bsonraw.Field(doc, name)
@@ -109,7 +122,7 @@ func Lookup(doc bson.Raw, path string) (bson.RawValue, bool) {
 	return Lookup(bson.Raw(e.Value), rest)
 }
 
-// Bound is a chunk's bound, or any key, as its values.
+// Bound returns the values of a chunk's bound, or of any key.
 func Bound(doc bson.Raw) []bson.RawValue {
 	var all []bson.RawValue
 	for e, ok := range bsonraw.Fields(doc) {
@@ -120,8 +133,7 @@ func Bound(doc bson.Raw) []bson.RawValue {
 	return all
 }
 
-// CompareKeys orders keys. Where one has fewer values, the lowest stand for those that
-// are missing: a key that was refined begins so.
+// CompareKeys orders keys. Missing values are the lowest: a refined key begins so.
 func CompareKeys(a, b []bson.RawValue) int {
 	for i := range max(len(a), len(b)) {
 		if c := Compare(at(a, i), at(b, i)); c != 0 {
@@ -138,7 +150,7 @@ func at(key []bson.RawValue, i int) bson.RawValue {
 	return MinKey()
 }
 
-// Compare orders two values as servers do. A missing one counts as undefined.
+// Compare orders two values as servers do. A missing one is undefined.
 func Compare(a, b bson.RawValue) int { return query.Compare(known(a), known(b)) }
 
 func known(v bson.RawValue) bson.RawValue {
@@ -148,8 +160,7 @@ func known(v bson.RawValue) bson.RawValue {
 	return v
 }
 
-// CompareDocuments orders documents and arrays: field by field by type, then
-// name, then value.
+// CompareDocuments is query.CompareDocuments.
 func CompareDocuments(a, b []byte) int { return query.CompareDocuments(a, b) }
 
 func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }

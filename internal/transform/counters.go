@@ -7,101 +7,54 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Counters count what the rules of a Set have done since they were made. They are safe for
-// concurrent use. Nil counts nothing.
+// Counters count the effects of a Set's rules. They are safe for concurrent use. Nil counts nothing.
 type Counters struct {
-	filters []count
-	skips   []skipCount
-	maps    []mapCount
-	marks   []markCount
+	filters []filterCounts
+	skips   []skipCounts
+	maps    []mapCounts
+	marks   []markCounts
 }
 
-// markCount is of one rule of soft deletion.
-type markCount struct {
+type markCounts struct {
 	rule   string
 	marked atomic.Int64
 }
 
-// MarkCount is what one rule of soft deletion has done since the process started.
+// MarkCount is the effect of a rule of soft deletion since the start of the process.
 type MarkCount struct {
 	Rule   string `json:"rule"`
-	Marked int64  `json:"marked"` // deletions that mark documents in place of deleting them
+	Marked int64  `json:"marked"` // deletions that mark documents
 }
 
-// marked counts for the rule with an index, which is below 0 for none.
-func (t *Counters) marked(i int) *markCount {
-	if t == nil || i < 0 {
-		return &markCount{}
-	}
-	return &t.marks[i]
-}
-
-// Marks is a snapshot, rule by rule.
-func (t *Counters) Marks() (out []MarkCount) {
-	if t == nil {
-		return nil
-	}
-	for i := range t.marks {
-		out = append(out, MarkCount{Rule: t.marks[i].rule, Marked: t.marks[i].marked.Load()})
-	}
-	return out
-}
-
-// mapCount is of one mapping of fields.
-type mapCount struct {
+type mapCounts struct {
 	rule                                                                string
 	copied, changed, written, translated, passed, nothing, read, failed atomic.Int64
 }
 
-// FieldsCount is what one mapping has done since the process started.
+// FieldsCount is the effect of a mapping since the start of the process.
 type FieldsCount struct {
 	Rule       string `json:"rule"`
-	Seen       int64  `json:"seen"`       // documents of the copy and changes, all of those below
-	Copied     int64  `json:"copied"`     // documents of the copy that were mapped
-	Changed    int64  `json:"changed"`    // of them, those that are other documents on the target
-	Written    int64  `json:"written"`    // changes that write a document whole
+	Seen       int64  `json:"seen"`       // documents of the copy, and changes
+	Copied     int64  `json:"copied"`     // documents of the copy
+	Changed    int64  `json:"changed"`    // of them, those that differ on the target
+	Written    int64  `json:"written"`    // changes that write a complete document
 	Translated int64  `json:"translated"` // updates that were translated
-	Passed     int64  `json:"passed"`     // updates of no field that is mapped
+	Passed     int64  `json:"passed"`     // updates of fields without rules
 	Dropped    int64  `json:"dropped"`    // updates of nothing that the target has
-	Read       int64  `json:"read"`       // updates that needed the whole document
+	Read       int64  `json:"read"`       // updates that needed the document
 	Failed     int64  `json:"failed"`     // documents that could not be mapped
 }
 
-// mapped counts for the mapping with an index, which is below 0 for none.
-func (t *Counters) mapped(i int) *mapCount {
-	if t == nil || i < 0 {
-		return &mapCount{}
-	}
-	return &t.maps[i]
-}
-
-// Fields is a snapshot, mapping by mapping.
-func (t *Counters) Fields() (out []FieldsCount) {
-	if t == nil {
-		return nil
-	}
-	for i := range t.maps {
-		c := &t.maps[i]
-		one := FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Changed: c.changed.Load(), Written: c.written.Load(),
-			Translated: c.translated.Load(),
-			Passed:     c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()}
-		one.Seen = one.Copied + one.Written + one.Translated + one.Passed + one.Dropped + one.Read
-		out = append(out, one)
-	}
-	return out
-}
-
-// skipCount is of one rule of operations on documents.
-type skipCount struct {
+type skipCounts struct {
 	rule   string
 	passed atomic.Int64
 	ops    [4]atomic.Int64 // insert, update, replace, delete
-	ttl    atomic.Int64    // which have passed, and were none to the target
+	ttl    atomic.Int64    // passed, and of no effect
 }
 
-func (c *skipCount) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))].Add(1) }
+func (c *skipCounts) add(op stream.Ops) { c.ops[bits.TrailingZeros16(uint16(op))].Add(1) }
 
-// SkipCount is what one rule has left out since the process started.
+// SkipCount is the effect of a rule of operations since the start of the process.
 type SkipCount struct {
 	Rule string `json:"rule"`
 	// Seen counts all operations on documents, Kept those that passed.
@@ -111,75 +64,100 @@ type SkipCount struct {
 	Skipped map[string]int64 `json:"skipped"`
 }
 
-// count is of one filter.
-type count struct {
+type filterCounts struct {
 	rule                                                  string
 	copied, leftOut, unread, kept, dropped, entered, left atomic.Int64
 }
 
-// FilterCount is what one filter has done since the process started.
+// FilterCount is the effect of a filter since the start of the process.
 type FilterCount struct {
 	Rule    string `json:"rule"`
-	Seen    int64  `json:"seen"`    // documents of the copy and changes, all of those below
-	Copied  int64  `json:"copied"`  // documents of the copy that it kept
-	LeftOut int64  `json:"leftOut"` // and those that it did not
-	// Unread is about how many documents the source has left out of the copy by the filter: an
-	// estimate, of documents that were not seen.
-	Unread  int64 `json:"unread"`
-	Kept    int64 `json:"kept"`    // changes that passed
-	Dropped int64 `json:"dropped"` // changes of documents that are not in it
-	// Entered and Left are documents that a change may have brought into the filter, or
-	// taken out of it, and that were in it then, or not.
+	Seen    int64  `json:"seen"`    // documents of the copy, and changes
+	Copied  int64  `json:"copied"`  // documents of the copy in the filter
+	LeftOut int64  `json:"leftOut"` // and outside
+	Unread  int64  `json:"unread"`  // and outside, by the source: an estimate
+	Kept    int64  `json:"kept"`    // changes that passed
+	Dropped int64  `json:"dropped"` // changes of documents outside
+	// Entered and Left are documents that a change may have moved into the filter, or out of it, and
+	// that were inside then, or outside.
 	Entered int64 `json:"entered"`
 	Left    int64 `json:"left"`
 }
 
-// NewCounters counts for rules.
+// NewCounters returns counters for rules, nil without rules that count.
 func NewCounters(s *Set) *Counters {
 	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes) == 0 {
 		return nil
 	}
-	t := &Counters{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)),
-		maps:  make([]mapCount, len(s.mappings)),
-		marks: make([]markCount, len(s.softDeletes))}
-	for i := range s.softDeletes {
-		t.marks[i].rule = s.softDeletes[i].String()
-	}
-	for i := range s.filters {
+	t := &Counters{make([]filterCounts, len(s.filters)), make([]skipCounts, len(s.skips)),
+		make([]mapCounts, len(s.mappings)), make([]markCounts, len(s.softDeletes))}
+	for i := range t.filters {
 		t.filters[i].rule = s.filters[i].String()
 	}
-	for i := range s.skips {
+	for i := range t.skips {
 		t.skips[i].rule = s.skips[i].String()
 	}
-	for i := range s.mappings {
+	for i := range t.maps {
 		t.maps[i].rule = s.mappings[i].String()
+	}
+	for i := range t.marks {
+		t.marks[i].rule = s.softDeletes[i].String()
 	}
 	return t
 }
 
-// skipped counts for the rule of operations with an index, which is below 0 for none.
-func (t *Counters) skipped(i int) *skipCount {
-	if t == nil || i < 0 {
-		return &skipCount{}
+func (t *Counters) all() Counters {
+	if t == nil {
+		return Counters{}
 	}
-	return &t.skips[i]
+	return *t
 }
 
-// Skips is a snapshot, rule by rule.
-func (t *Counters) Skips() (out []SkipCount) {
-	if t == nil {
-		return nil
+// countsOf returns the counts of a rule by its index; others count for nobody.
+func countsOf[T any](list []T, i int) *T {
+	if i < 0 || i >= len(list) {
+		return new(T)
 	}
-	for i := range t.skips {
-		one := SkipCount{Rule: t.skips[i].rule, Kept: t.skips[i].passed.Load(), Skipped: map[string]int64{}}
+	return &list[i]
+}
+
+// Marks returns a snapshot, rule by rule.
+func (t *Counters) Marks() (out []MarkCount) {
+	marks := t.all().marks
+	for i := range marks {
+		out = append(out, MarkCount{Rule: marks[i].rule, Marked: marks[i].marked.Load()})
+	}
+	return out
+}
+
+// Fields returns a snapshot, mapping by mapping.
+func (t *Counters) Fields() (out []FieldsCount) {
+	maps := t.all().maps
+	for i := range maps {
+		c := &maps[i]
+		one := FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Changed: c.changed.Load(), Written: c.written.Load(),
+			Translated: c.translated.Load(), Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(),
+			Failed: c.failed.Load()}
+		one.Seen = one.Copied + one.Written + one.Translated + one.Passed + one.Dropped + one.Read
+		out = append(out, one)
+	}
+	return out
+}
+
+// Skips returns a snapshot, rule by rule.
+func (t *Counters) Skips() (out []SkipCount) {
+	skips := t.all().skips
+	for i := range skips {
+		c := &skips[i]
+		one := SkipCount{Rule: c.rule, Kept: c.passed.Load(), Skipped: map[string]int64{}}
 		one.Seen = one.Kept
-		for op := range t.skips[i].ops {
-			if n := t.skips[i].ops[op].Load(); n > 0 {
+		for op := range c.ops {
+			if n := c.ops[op].Load(); n > 0 {
 				one.Skipped[stream.Ops(1<<op).String()] = n
 				one.Seen += n
 			}
 		}
-		if n := t.skips[i].ttl.Load(); n > 0 {
+		if n := c.ttl.Load(); n > 0 {
 			one.Skipped[stream.OpTTL.String()] = n
 		}
 		out = append(out, one)
@@ -187,8 +165,20 @@ func (t *Counters) Skips() (out []SkipCount) {
 	return out
 }
 
-// Expired gives what counts deletions of expired documents that were
-// left out; nil counts nothing.
+// List returns a snapshot, filter by filter.
+func (t *Counters) List() (out []FilterCount) {
+	filters := t.all().filters
+	for i := range filters {
+		c := &filters[i]
+		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Unread: c.unread.Load(),
+			Kept: c.kept.Load(), Dropped: c.dropped.Load(), Entered: c.entered.Load(), Left: c.left.Load()}
+		one.Seen = one.Copied + one.LeftOut + one.Kept + one.Dropped + one.Entered + one.Left
+		out = append(out, one)
+	}
+	return out
+}
+
+// Expired returns the counter of deletions of expired documents that were left out, or nil.
 func (t *Counters) Expired(r *Route) func(n int64) {
 	if t == nil || r.skip < 0 {
 		return nil
@@ -196,8 +186,7 @@ func (t *Counters) Expired(r *Route) func(n int64) {
 	return func(n int64) { t.skips[r.skip].ttl.Add(n) }
 }
 
-// Unread gives what counts documents that the source has left out of
-// the copy; nil counts nothing.
+// Unread returns the counter of documents that the source left out of the copy, or nil.
 func (t *Counters) Unread(r *Route) func(n int64) {
 	if t == nil || r.filter < 0 {
 		return nil
@@ -205,31 +194,7 @@ func (t *Counters) Unread(r *Route) func(n int64) {
 	return func(n int64) { t.filters[r.filter].unread.Add(n) }
 }
 
-// of counts for the filter with an index, which is below 0 for none.
-func (t *Counters) of(i int) *count {
-	if t == nil || i < 0 {
-		return &count{}
-	}
-	return &t.filters[i]
-}
-
-// List is a snapshot, filter by filter.
-func (t *Counters) List() (out []FilterCount) {
-	if t == nil {
-		return nil
-	}
-	for i := range t.filters {
-		c := &t.filters[i]
-		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Unread: c.unread.Load(),
-			Kept: c.kept.Load(), Dropped: c.dropped.Load(),
-			Entered: c.entered.Load(), Left: c.left.Load()}
-		one.Seen = one.Copied + one.LeftOut + one.Kept + one.Dropped + one.Entered + one.Left
-		out = append(out, one)
-	}
-	return out
-}
-
-// Copied is what the rules have done to documents of the copy, in an order of its own.
+// Copied returns all counts of the copy, in a fixed order.
 func (t *Counters) Copied() (out []int64) {
 	for _, n := range t.copied() {
 		out = append(out, n.Load())
@@ -237,8 +202,8 @@ func (t *Counters) Copied() (out []int64) {
 	return out
 }
 
-// AddCopied adds what other counters of the same rules have counted from one Copied to a later
-// one. before may be nil. Counters of other rules add nothing.
+// AddCopied adds the difference of two results of Copied of other counters with the same rules. before
+// may be nil. Results for other rules are ignored.
 func (t *Counters) AddCopied(before, after []int64) {
 	counts := t.copied()
 	if len(after) != len(counts) || before != nil && len(before) != len(after) {
@@ -254,15 +219,13 @@ func (t *Counters) AddCopied(before, after []int64) {
 }
 
 func (t *Counters) copied() (out []*atomic.Int64) {
-	if t == nil {
-		return nil
-	}
-	for i := range t.filters {
-		c := &t.filters[i]
+	lists := t.all()
+	for i := range lists.filters {
+		c := &lists.filters[i]
 		out = append(out, &c.copied, &c.leftOut, &c.unread)
 	}
-	for i := range t.maps {
-		c := &t.maps[i]
+	for i := range lists.maps {
+		c := &lists.maps[i]
 		out = append(out, &c.copied, &c.changed, &c.failed)
 	}
 	return out

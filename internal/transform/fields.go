@@ -14,26 +14,24 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/versions"
 )
 
-// mapping maps the fields of the documents of some collections.
 type mapping struct {
 	fields  *fields.Map
-	careful *fields.Map // for those who leave documents out that cannot be mapped
+	careful *fields.Map // where documents that cannot be mapped are left out
 	parts   func() ([]fields.Part, error)
 }
 
-// mayFail reports that there is a rule which may be unable to map documents.
 func (s *Set) mayFail() bool {
 	return s != nil && slices.ContainsFunc(s.mappings, func(r rule[mapping]) bool { return r.is.fields.MayFail() })
 }
 
-// OperationCopy is what $operation is in documents that the copy wrote, or that were
-// read from the source anew.
+// OperationCopy is $operation in documents that were copied, or read from the source again.
 const OperationCopy = "copy"
 
-// Mapper appends to dst what the rules make of a document that was read from the source at a
-// time, counted; nil leaves documents as they are. The function is safe for concurrent use.
+// Mapper returns the function that appends to dst the mapping of a document read from the source at
+// a time, and counts it; nil if documents stay unchanged. It is safe for concurrent use.
 func (r *Route) Mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]byte, error) {
 	to := r.mapper(at, t)
 	if r.History {
@@ -42,12 +40,11 @@ func (r *Route) Mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]
 	return to
 }
 
-// mapper maps fields alone.
 func (r *Route) mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]byte, error) {
 	if r.Fields == nil {
 		return nil
 	}
-	n := t.mapped(r.fields)
+	n := countsOf(t.all().maps, r.fields)
 	meta := fields.Meta{Namespace: r.Source, Operation: OperationCopy, ClusterTime: at}
 	return func(dst, doc []byte) ([]byte, error) {
 		n.copied.Add(1)
@@ -62,11 +59,10 @@ func (r *Route) mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]
 	}
 }
 
-// Comparer returns how documents of the source are compared with those of the target. apply
-// appends to dst what the rules make of a source document, strip does so for a target document.
-// Both leave out what a later read of the source cannot show. Nil means that documents stay as
-// they are. A document that cannot be mapped becomes one that the target cannot have, for which
-// IsUnmapped returns true.
+// Comparer returns how to compare documents of the source with those of the target. apply maps a
+// source document, strip a target document; both leave out what a later read of the source cannot
+// show. nil changes nothing. A document that cannot be mapped becomes one for which IsUnmapped
+// returns true.
 func (r *Route) Comparer() (apply, strip func(dst, doc []byte) ([]byte, error)) {
 	m := r.Fields
 	if m == nil {
@@ -93,7 +89,6 @@ func (r *Route) Comparer() (apply, strip func(dst, doc []byte) ([]byte, error)) 
 	}, strip
 }
 
-// unmappedField is in place of all fields of a document that cannot be mapped.
 const unmappedField = "$unmapped"
 
 func appendUnmapped(dst, doc []byte, why string) []byte {
@@ -104,14 +99,13 @@ func appendUnmapped(dst, doc []byte, why string) []byte {
 	return dst
 }
 
-// IsUnmapped reports that a document is what Comparer makes of one that cannot be mapped.
+// IsUnmapped reports what Comparer makes of a document that cannot be mapped.
 func IsUnmapped(doc []byte) bool {
 	_, ok := bsonraw.Field(doc, unmappedField)
 	return ok
 }
 
-// Unmappable reports that an error is that of a document which the rules cannot map, and
-// why they cannot.
+// Unmappable reports an error of a document that the rules cannot map, and the reason.
 func Unmappable(err error) (why string, ok bool) {
 	var m *fields.Misfit
 	if !errors.As(err, &m) {
@@ -120,7 +114,6 @@ func Unmappable(err error) (why string, ok bool) {
 	return m.Error(), true
 }
 
-// misfit says what can be done where a document cannot be mapped.
 func misfit(err error, ns string, doc bson.Raw) error {
 	if err == nil {
 		return nil
@@ -130,7 +123,6 @@ func misfit(err error, ns string, doc bson.Raw) error {
 		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), correct the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
 }
 
-// parseMapping reads the rules for fields, in extended JSON; secret gives what they name.
 func parseMapping(secret func(ref string) (string, error)) func(text string) (mapping, string, error) {
 	if secret == nil {
 		secret = ReadSecret
@@ -149,8 +141,8 @@ func parseMapping(secret func(ref string) (string, error)) func(text string) (ma
 	}
 }
 
-// ReadSecret gives what a reference names: env:NAME an environment variable, file:/path
-// the content of a file without the end of its last line.
+// ReadSecret returns the value of env:NAME, an environment variable, or file:/path, a file without
+// the end of its last line.
 func ReadSecret(ref string) (string, error) {
 	kind, name, _ := strings.Cut(ref, ":")
 	switch kind {
@@ -167,4 +159,18 @@ func ReadSecret(ref string) (string, error) {
 		return "", fmt.Errorf("the file %s is empty", name)
 	}
 	return "", fmt.Errorf("%q names no secret: write env:NAME or file:/path", ref)
+}
+
+// Histories reports a rule for versions.
+func (s *Set) Histories() bool { return s != nil && len(s.histories) > 0 }
+
+func copied(start bson.Timestamp, to func(dst, doc []byte) ([]byte, error)) func(dst, doc []byte) ([]byte, error) {
+	return func(dst, doc []byte) (_ []byte, err error) {
+		if to != nil {
+			if doc, err = to(nil, doc); err != nil {
+				return dst, err
+			}
+		}
+		return versions.AppendCopy(slices.Grow(dst, len(doc)+versions.Size), doc, start, start), nil
+	}
 }

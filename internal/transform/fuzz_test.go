@@ -27,7 +27,7 @@ func FuzzRename(f *testing.F) {
 		if err != nil || !utf8.ValidString(from+to) || !utf8.ValidString(text) {
 			t.Fatalf("%q: %q to %q, %v", text, from, to, err)
 		}
-		canonical := escape(from) + "=" + escape(to)
+		canonical := Literal(from) + "=" + Literal(to)
 		again, err := New(Config{Rename: []string{canonical}})
 		if err != nil || again.String() != s.String() || again.Hash() != s.Hash() {
 			t.Errorf("%q is written as %q, which is %v, %v", text, canonical, again, err)

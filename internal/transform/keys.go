@@ -11,15 +11,14 @@ import (
 	"sync"
 )
 
-// Keys remembers the keys that rules were made with, to tell other ones from them. The zero
-// value is ready; its methods are safe for concurrent use.
+// Keys remembers the keys that rules were made with. The zero value is ready. Its methods are safe
+// for concurrent use.
 type Keys struct {
 	mu   sync.Mutex
 	keys map[string]string // by reference
 }
 
-// Remember has what read gives remembered: it is the Secret of a Config. nil reads as
-// ReadSecret does.
+// Remember wraps read as the Secret of a Config, and remembers its results. nil is ReadSecret.
 func (k *Keys) Remember(read func(ref string) (string, error)) func(ref string) (string, error) {
 	if read == nil {
 		read = ReadSecret
@@ -38,8 +37,8 @@ func (k *Keys) Remember(read func(ref string) (string, error)) func(ref string) 
 	}
 }
 
-// Mark tells rules, and the keys of their masks, from others. It is another one for
-// each token, so that it says nothing of a key.
+// Mark identifies rules and the keys of their masks. It differs for each token, so that it reveals
+// nothing of a key.
 func (k *Keys) Mark(rules *Set, token string) string {
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%s\n", rules)
@@ -53,8 +52,7 @@ func (k *Keys) Mark(rules *Set, token string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// Seal is a Mark to be kept, with its token before it, which holds no colon; "" where the
-// rules have no keys.
+// Seal is a Mark to store, with its token and a colon before it; "" where the rules have no keys.
 func (k *Keys) Seal(rules *Set, token string) string {
 	k.mu.Lock()
 	none := len(k.keys) == 0
@@ -65,7 +63,7 @@ func (k *Keys) Seal(rules *Set, token string) string {
 	return token + ":" + k.Mark(rules, token)
 }
 
-// Fits reports that the seal was made with the same keys. An empty one fits all.
+// Fits reports that the seal has the same keys. An empty seal fits all.
 func (k *Keys) Fits(rules *Set, seal string) bool {
 	token, _, _ := strings.Cut(seal, ":")
 	return seal == "" || k.Seal(rules, token) == seal

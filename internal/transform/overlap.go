@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Parse reads what String gives. Anything else is an error.
+// Parse reads the text of String. Anything else is an error.
 func Parse(text string) (*Set, error) {
 	c := ParseConfig(text)
 	c.Secret = func(string) (string, error) { return "unknown", nil } // it is not in the text
@@ -19,38 +19,30 @@ func Parse(text string) (*Set, error) {
 	return s, err
 }
 
-// ParseConfig gives rules whose String is the text, if there are any.
+// ParseConfig returns the rules whose String is the text, if there are any.
 func ParseConfig(text string) (c Config) {
 	into := map[string]*[]string{"include": &c.Include, "exclude": &c.Exclude, "rename": &c.Rename, "filter": &c.Filter,
 		"skip": &c.Skip, "fields": &c.Fields, "soft-delete": &c.SoftDelete, "history": &c.History}
 	for text != "" && text != (*Set)(nil).String() {
-		end, escaped := len(text), false
-		for i, r := range text {
-			if r == ';' && !escaped {
-				end = i
-				break
-			}
-			escaped = r == '\\' && !escaped
-		}
-		kind, item, _ := strings.Cut(text[:end], " ")
+		var rule string
+		rule, text, _ = cutUnescaped(text, ';')
+		kind, item, _ := strings.Cut(rule, " ")
 		if list, ok := into[kind]; ok {
 			*list = append(*list, item)
 		}
-		text = strings.TrimPrefix(strings.TrimPrefix(text[end:], ";"), " ")
+		text = strings.TrimPrefix(text, " ")
 	}
 	return c
 }
 
-// area is names on the target that rules may lead to: all that match, but for
-// the holes.
+// area is a set of names on the target that rules may lead to, with holes.
 type area struct {
 	pattern
 	holes []pattern
 }
 
-// Overlap finds names that both rules may lead to on one target, and says which
-// in the form of a pattern. It looks at the rules alone, whatever exists. Where two
-// holes only together leave nothing over, it reports an overlap that is none.
+// Overlap finds names, as a pattern, that both rules may lead to on one target. It looks at the
+// rules alone. Where only two holes together leave nothing over, it reports a false overlap.
 func Overlap(a, b *Set) (names string, found bool) {
 	for _, x := range a.areas() {
 		for _, y := range b.areas() {
@@ -67,7 +59,6 @@ func Overlap(a, b *Set) (names string, found bool) {
 	return "", false
 }
 
-// narrower is the one that the other covers, if one does.
 func narrower(a, b glob) glob {
 	if a.covers(b) || !b.covers(a) && b.text < a.text {
 		return b
@@ -75,7 +66,6 @@ func narrower(a, b glob) glob {
 	return a
 }
 
-// areas are all names on the target that the rules may lead to, sorted.
 func (s *Set) areas() []area {
 	if s == nil {
 		s = &Set{}
@@ -107,7 +97,6 @@ func (s *Set) areas() []area {
 	return out
 }
 
-// movedHoles are the holes of a database that has another name on the target.
 func (s *Set) movedHoles(from, to string) (holes []pattern) {
 	for _, e := range s.exclude {
 		if e.db.matches(from) {
@@ -124,7 +113,7 @@ func (s *Set) movedHoles(from, to string) (holes []pattern) {
 
 func all() glob { return glob{text: "*", any: true} }
 
-func exactly(name string) glob { return glob{text: escape(name), literal: name} }
+func exactly(name string) glob { return glob{text: Literal(name), literal: name} }
 
 // The wildcards among the runes of a glob.
 const (
@@ -151,14 +140,13 @@ func (g glob) runes() (out []rune) {
 	return out
 }
 
-// meets reports that a name can match both.
 func (g glob) meets(other glob) bool { return align(g.runes(), other.runes(), true) }
 
 // covers reports that every name that matches the other matches g.
 func (g glob) covers(other glob) bool { return align(g.runes(), other.runes(), false) }
 
-// align fits two globs onto each other, from their ends on. Unless the wildcards
-// of both count, those of q are runes like others, which only wildcards can match.
+// align fits two globs onto each other. Unless both, wildcards of q are characters that only
+// wildcards match.
 func align(p, q []rune, both bool) bool {
 	next := make([]bool, len(q)+1) // the row of p[i+1:]
 	for i := len(p); i >= 0; i-- {

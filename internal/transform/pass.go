@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// verdict is what a filter says of an event.
 type verdict uint8
 
 const (
@@ -23,10 +22,9 @@ const (
 	undecided // the document's state decides
 )
 
-// filterEvent decides an event by its own content. A document that is written completely is in the
-// filter or not, whatever it was before. A new one that is not in it was never on the target.
-// What stays in the filter, or out of it, passes: an update of a document that the target lacks
-// has no effect there.
+// filterEvent decides an event by its content. A complete document is in the filter or not, whatever
+// it was before. A new one outside was never on the target. An update that crosses no edge passes:
+// without the document on the target it has no effect.
 func filterEvent(ev *stream.Event, d *destination) verdict {
 	inserts := ev.Kind == stream.Insert
 	v := judge(ev, d)
@@ -45,7 +43,7 @@ func judge(ev *stream.Event, d *destination) verdict {
 	case stream.Insert:
 		switch {
 		case keep.Match(ev.Doc):
-		case d.retains(): // what was left of another document of that _id goes: the source has the _id again
+		case d.retains(): // what was left of another document with that _id goes
 			become(ev, nil, nil)
 			ev.Key.Shard = nil
 		default:
@@ -55,16 +53,15 @@ func judge(ev *stream.Event, d *destination) verdict {
 		become(ev, ev.Doc, keep)
 	case stream.Update:
 		if d, err := ev.Update(); err == nil && keep.Touched(d) {
-			return undecided // the sink tells of an update that cannot be read
+			return undecided // the sink reports an unreadable update
 		}
-	case stream.Upsert: // it may make the document
+	case stream.Upsert: // it may create the document
 		return undecided
 	}
 	return pass
 }
 
-// become has the event make the document what it is on the target: none where the
-// filter, if there is one, does not keep it.
+// become makes an event write doc, or delete it where it is nil or not in the filter.
 func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 	if doc != nil && (keep == nil || keep.Match(doc)) {
 		ev.Kind, ev.Form, ev.Doc = stream.Put, 0, doc
@@ -73,14 +70,14 @@ func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 	ev.Kind, ev.Form, ev.Doc = stream.Delete, 0, nil
 }
 
-// Read returns documents of the source by their _ids, as they are at a position or later, and
-// the position until which nothing else has happened to them. A nil document does not exist. No
-// list at all says that their collection does not. The event of is one of their collection.
-// Read fails with ErrTooMuch if the documents are more than one and exceed most bytes.
+// Read returns documents of the source by _id, as they are at a position or later, and the position
+// until which nothing else has happened to them. A nil document does not exist; a nil list says so
+// of their collection. of is an event of it. More than one document that together exceed most bytes
+// are ErrTooMuch.
 type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw,
 	until mongo.OpTime, err error)
 
-// ErrTooMuch says that documents are too large to be read at once.
+// ErrTooMuch reports documents that are too large to be read at once.
 var ErrTooMuch = errors.New("the documents are too large to be read at once")
 
 const (
@@ -89,10 +86,9 @@ const (
 	mostRead   = 8 << 20 // bytes of them
 )
 
-// Pass hands a batch on as Batch leaves it. It decides what is undecided by the documents'
-// states. Each document becomes what it is at the batch's last event, or later, and its other
-// events in the batch are left out. If those documents are large, the batch goes on in several,
-// of which all but the last are partial.
+// Pass passes a batch to next as Batch leaves it, with open events decided by the documents' states.
+// Each such document becomes what it is at the batch's last event, or later; its other events are
+// left out. With large documents it is passed in parts, all but the last of them partial.
 func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read,
 	next func(context.Context, *stream.Batch) error) error {
 	for rest := b; rest != nil; {
@@ -107,7 +103,7 @@ func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read,
 	return nil
 }
 
-// pass is Pass up to a schema change that cut ends with; mark is the position after it.
+// pass is Pass up to a schema change where cut splits; mark is the position after it.
 func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string,
 	read Read, next func(context.Context, *stream.Batch) error) error {
 	open, err := st.Batch(ctx, b)
@@ -119,7 +115,7 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string,
 		next = func(ctx context.Context, b *stream.Batch) error { return st.recorder.pass(ctx, b, handOn) }
 	}
 	if len(open) == 0 {
-		if err := next(ctx, b); err != nil { // which may hand it on in parts, with the mark before
+		if err := next(ctx, b); err != nil { // which may pass it in parts, with the mark before
 			return err
 		}
 		st.mark = mark
@@ -154,33 +150,29 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string,
 	return nil
 }
 
-// decision is a batch some of whose events are decided by documents' states.
 type decision struct {
 	stage  *Stage
 	b      *stream.Batch
 	at     mongo.OpTime
 	open   map[int]bool // by index
 	states map[string]*document
-	from   int // the first event that is not handed on
-	bytes  int // of documents that were read since
+	from   int // the first event not passed on
+	bytes  int // of documents read since
 	newest mongo.OpTime
 	key    []byte
-	// deleted are the clocks of the deletions that come last of their documents; nil where
-	// nobody asks for them.
+	// deleted are the clocks of final deletions; nil where no rule needs them.
 	deleted map[string]int64
 }
 
-// document is the state of one.
 type document struct {
-	ns      string // under another name there may be another filter
+	ns      string // another name may have another filter
 	doc     bson.Raw
 	dropped bool // with its collection
 	until   mongo.OpTime
-	sent    bool // an event was handed on that makes it so
-	left    bool // the target keeps what it has of it, which later events may not fit
+	sent    bool // an event with this state was passed on
+	left    bool // the target keeps its document, which later events may not fit
 }
 
-// keyOf names the document of an event; a collection that is renamed keeps its UUID.
 func (d *decision) keyOf(ev *stream.Event) string {
 	d.key = d.key[:0]
 	if ev.UUID != nil {
@@ -192,8 +184,6 @@ func (d *decision) keyOf(ev *stream.Event) string {
 	return string(d.key)
 }
 
-// read reads documents of the first of the open events, and returns of how many. They
-// are of one collection.
 func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err error) {
 	var ids []bson.RawValue
 	var keys []string
@@ -242,7 +232,6 @@ func sameCollection(a, b *stream.Event) bool {
 	return *a.UUID == *b.UUID
 }
 
-// until is the batch up to an event, from where the one before has ended.
 func (d *decision) until(ctx context.Context, end int) (*stream.Batch, error) {
 	b := *d.b
 	b.Events = make([]stream.Event, 0, end-d.from)
@@ -266,8 +255,8 @@ func (d *decision) until(ctx context.Context, end int) (*stream.Batch, error) {
 	return &b, nil
 }
 
-// tell adds what is to be handed on of an event. Of a document that was read the
-// first one that was open makes it what it is; what was before it stays.
+// tell appends what an event becomes. The first open event of a document that was read makes it
+// what it is; earlier ones stay.
 func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stream.Event, err error) {
 	ev := &d.b.Events[i]
 	if ev.Kind == stream.SchemaChange {
@@ -284,7 +273,7 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 		if dest := d.stage.of(ev.NS); s.doc == nil && dest.stays(s.dropped) {
 			dest.count.dropped.Add(1)
 			s.left, d.newest = true, mongo.MaxOpTime(d.newest, s.until)
-			return to, nil // nobody knows more of it than the target does
+			return to, nil // the target's copy is the latest known state
 		}
 		to, err = d.made(ctx, to, ev, s)
 	case s.left:
@@ -293,19 +282,18 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 	return append(to, *ev), err
 }
 
-// retains reports that the target keeps documents that the source has no longer.
+// retains reports that the target keeps documents that the source no longer has.
 func (d *destination) retains() bool { return d.SoftDelete != "" || d.Skips.Has(leaves) }
 
-// stays reports that the target keeps documents that the source has no longer, or not
-// after its collection was dropped, which a rename onto it does, too. An event that tells of
-// the deletion marks them.
+// stays is retains, or where the collection was dropped, also by a rename onto it, that those rules
+// keep its documents. The event of a deletion marks them.
 func (d *destination) stays(dropped bool) bool {
 	return d.SoftDelete != "" || d.Skips.Has(stream.OpDelete) || dropped && d.Skips.Has(stream.OpDrop|stream.OpRename)
 }
 
-// deletedAt is the time by which the target's copy of a document that is gone had to expire.
-// The batch's deletion has the server's clock, which the cluster's time may be far ahead of.
-// A later deletion comes with an event of its own, so that a time after it does no harm.
+// deletedAt is when the target's copy of a deleted document had to expire. It is the server's clock in
+// the batch's deletion, as cluster time may be far ahead of it. Else a later time does no harm, as a
+// later deletion has an event of its own.
 func (d *decision) deletedAt(key string, s *document) int64 {
 	if wall, ok := d.deleted[key]; ok && !s.dropped {
 		return wall
@@ -313,8 +301,6 @@ func (d *decision) deletedAt(key string, s *document) int64 {
 	return int64(s.until.TS.T+1) * 1000
 }
 
-// findDeleted notes the clocks of the deletions that come last of their documents, before
-// events are changed.
 func (d *decision) findDeleted() {
 	d.deleted = map[string]int64{}
 	for i := range d.b.Events {
@@ -328,8 +314,8 @@ func (d *decision) findDeleted() {
 	}
 }
 
-// made has an event make the document what it was read as. With the same _id in other
-// bytes it is another document, and the one before is gone.
+// made makes an event write the document as it was read. With its _id in other bytes it is another
+// document, and the former is gone.
 func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
 	s.sent, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)

@@ -8,31 +8,30 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/stream"
 )
 
-// pattern selects namespaces by database and collection.
 type pattern struct{ db, coll glob }
 
-// String is canonical.
 func (p pattern) String() string { return p.db.text + "." + p.coll.text }
 
 func (p pattern) matches(db, coll string) bool { return p.db.matches(db) && p.coll.matches(coll) }
 
-// rule is one for what a pattern matches.
 type rule[T any] struct {
 	pattern
 	is   T
 	text string // canonical
 }
 
-// String is canonical.
 func (r *rule[T]) String() string { return r.pattern.String() + "=" + r.text }
 
-// rules are of one kind. Of those that match a namespace the first counts.
+// rules are of one kind. The first that matches a namespace counts.
 type rules[T any] []rule[T]
 
-// of is the index of the rule of a namespace, below 0 for none.
 func (l rules[T]) of(ns string) int {
 	if len(l) == 0 {
 		return -1
@@ -62,15 +61,14 @@ func texts(patterns []pattern) (out []string) {
 	return out
 }
 
-// explained is an error that says what to write.
 type explained struct{ error }
 
-// compileRules reads rules "pattern=value". parse reads the value, and gives its canonical text.
-// Errors show the example, but for those that are explained.
+// compileRules reads rules "pattern=value". parse returns the value and its canonical text. Errors
+// show the example, unless they are explained.
 func compileRules[T any](kind, example string, texts []string,
 	parse func(value string) (T, string, error)) (out rules[T], err error) {
 	for _, text := range texts {
-		name, value, found := cutRule(text)
+		name, value, found := cutUnescaped(text, '=')
 		var r rule[T]
 		if !found {
 			err = errors.New("the = after the pattern is missing")
@@ -92,23 +90,18 @@ func compileRules[T any](kind, example string, texts []string,
 	return out, nil
 }
 
-// cutRule cuts at the first = that no backslash is before.
-func cutRule(text string) (before, after string, found bool) {
+// cutUnescaped cuts at the first separator without a backslash before it.
+func cutUnescaped(text string, separator byte) (before, after string, found bool) {
 	escaped := false
 	for i := range len(text) {
-		switch {
-		case escaped:
-			escaped = false
-		case text[i] == '\\':
-			escaped = true
-		case text[i] == '=':
+		if text[i] == separator && !escaped {
 			return text[:i], text[i+1:], true
 		}
+		escaped = text[i] == '\\' && !escaped
 	}
 	return text, "", false
 }
 
-// shorten keeps an error readable.
 func shorten(text string) string {
 	const most = 80
 	if len(text) <= most {
@@ -117,7 +110,6 @@ func shorten(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// glob is a compiled wildcard expression.
 type glob struct {
 	text    string         // canonical: escapes only where they are needed
 	literal string         // when there is no wildcard
@@ -174,7 +166,7 @@ func compileGlob(text string) (g glob, err error) {
 			continue
 		}
 		escaped, last = false, 0
-		canonical.WriteString(escape(string(r)))
+		canonical.WriteString(Literal(string(r)))
 		literal.WriteRune(r)
 		expr.WriteString(regexp.QuoteMeta(string(r)))
 	}
@@ -192,7 +184,6 @@ func compileGlob(text string) (g glob, err error) {
 	return g, err
 }
 
-// matches compares the whole of s.
 func (g glob) matches(s string) bool {
 	if g.wild != nil {
 		return g.wild.MatchString(s)
@@ -200,8 +191,8 @@ func (g glob) matches(s string) bool {
 	return g.any || g.literal == s
 }
 
-// escape makes a name a pattern or a side of a rename that means just it.
-func escape(name string) string {
+// Literal returns a pattern, or a side of a rename, for exactly this name.
+func Literal(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `=`, `\=`, `;`, `\;`).Replace(name)
 }
 
@@ -209,5 +200,29 @@ func anyMatches(patterns []pattern, db, coll string) bool {
 	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(db, coll) })
 }
 
-// Literal makes a name a pattern, or a side of a rename, that means just it.
-func Literal(name string) string { return escape(name) }
+func parseFilter(text string) (q *query.Query, canonical string, err error) {
+	var raw bson.Raw
+	if err := bson.UnmarshalExtJSON([]byte(text), false, &raw); err != nil {
+		return nil, "", fmt.Errorf("the filter is no JSON: %w", err)
+	}
+	if q, err = query.Parse(raw); err != nil {
+		return nil, "", err
+	}
+	json, err := bson.MarshalExtJSON(raw, true, false)
+	// a semicolon can only be in a string, and would end the rule in Set.String
+	return q, strings.ReplaceAll(string(json), ";", `\u003b`), err
+}
+
+// SkipsAny reports that some rule skips one of the operations.
+func (s *Set) SkipsAny(ops stream.Ops) bool {
+	return s != nil && slices.ContainsFunc(s.skips, func(r rule[stream.Ops]) bool { return r.is.Has(ops) })
+}
+
+// leaves are the operations whose skipping leaves documents that the source no longer has: what it
+// inserts may be there.
+const leaves = stream.OpDelete | stream.OpTTL | stream.OpDrop | stream.OpRename
+
+func parseSkip(text string) (stream.Ops, string, error) {
+	ops, err := stream.ParseOps(text)
+	return ops, ops.String(), err
+}

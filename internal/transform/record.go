@@ -16,53 +16,50 @@ import (
 	"github.com/millrace/millrace/internal/versions"
 )
 
-// Versions is what the target has of the histories of documents, as far as it is applied.
+// Versions reads histories on the target, as far as changes are applied.
 type Versions interface {
-	// Before gives the newest version of each document before a position, in its place; nil
-	// is none. Where they are more than most bytes together, and more than one, it fails with
-	// ErrTooMuch.
+	// Before returns the newest version of each document before a position, in its place; nil for
+	// none. More than one version that together exceed most bytes are ErrTooMuch.
 	Before(ctx context.Context, target string, asked []versions.Asked, most int) ([]bson.Raw, error)
-	// Last calls fn for the newest version before a position of each document of a collection.
-	// The document in it has its _id alone.
+	// Last calls fn for the newest version before a position of each document of a collection, with
+	// the _id of the document only.
 	Last(ctx context.Context, target string, before versions.Position, fn func(version bson.Raw) error) error
-	// Settle returns when everything that the stage has handed on is applied.
+	// Settle returns when everything that the stage has passed on is applied.
 	Settle(ctx context.Context) error
-	// Applied is a position up to which everything is.
+	// Applied returns a position up to which everything is applied.
 	Applied() mongo.OpTime
 }
 
 // Histories says where histories begin.
 type Histories struct {
-	// Start is where the copy began. Up to Copied, where it had ended, what it wrote is
-	// changed; each change after that is a version.
+	// Start is the position before the copy. Up to Copied, its end, what it wrote is changed; each
+	// later change is a version.
 	Start, Copied mongo.OpTime
 	Versions
 }
 
-// Record has the stage make versions of changes, where rules want it.
+// Record makes versions of changes where rules require it.
 func (st *Stage) Record(h Histories) {
 	if st.rules.Histories() {
 		st.recorder = &recorder{st: st, Histories: h, atOnce: mostAtOnce, most: mostRecent}
 	}
 }
 
-// recorder makes versions. What an update makes of a document is that version to which it
-// applies: the one before. It is one that was made a while ago, and kept here, or else one
-// of the target: only what is applied leaves the memory.
+// recorder makes versions. An update applies to the version before, which is kept here or read from
+// the target: only applied versions leave the memory.
 type recorder struct {
 	Histories
 	st     *Stage
 	began  bool           // everything up to Copied is applied
-	at     bson.Timestamp // of the last event, and its place at that time
-	n      int32
-	atOnce int // versions to ask for at once
+	at     bson.Timestamp // of the last event
+	n      int32          // its place at that time
+	atOnce int            // versions to read at once
 	recent [2]recent
-	most   int // bytes of one of them
+	most   int // bytes of a recent
 	key    []byte
-	place  []int32 // of the events of a batch
+	place  []int32 // of a batch's events
 }
 
-// recent is the newest versions of documents, nil for those that are gone.
 type recent struct {
 	docs  map[string]bson.Raw
 	bytes int
@@ -74,18 +71,16 @@ const (
 	recentEntry = 96       // bytes that an entry takes besides its key
 )
 
-// recording is a batch of which versions are made.
 type recording struct {
 	*recorder
 	b     *stream.Batch
 	next  func(context.Context, *stream.Batch) error
 	out   []stream.Event
 	made  int // bytes in the arena when out was empty
-	parts int // handed on
+	parts int // passed on
 }
 
-// pass hands a batch on with versions in place of changes. Where they are large the batch
-// goes on in several, of which all but the last are partial.
+// pass passes a batch on with versions in place of changes, in partial batches if they are large.
 func (r *recorder) pass(ctx context.Context, b *stream.Batch, next func(context.Context, *stream.Batch) error) error {
 	if !r.number(b) {
 		return next(ctx, b)
@@ -114,9 +109,9 @@ func (r *recorder) pass(ctx context.Context, b *stream.Batch, next func(context.
 	return p.hand(ctx, true)
 }
 
-// number gives each event its place among those of its time, which is the same whenever it is
-// read. Events of histories count. Changes to collections count twice, for a rename may be an
-// end and a beginning. It reports whether there is anything to do.
+// number gives each event its place among those of its time, the same on each read. Events of
+// histories count once, changes to collections twice, as a rename may be an end and a beginning. It
+// reports whether there is anything to do.
 func (r *recorder) number(b *stream.Batch) (any bool) {
 	r.place = r.place[:0]
 	for i := range b.Events {
@@ -137,10 +132,8 @@ func (r *recorder) number(b *stream.Batch) (any bool) {
 	return any
 }
 
-// recorded reports an event that becomes a version.
 func (r *recorder) recorded(ev *stream.Event) bool { return r.Copied.Before(ev.At) }
 
-// concerns reports a change after which documents of a history have ended, or begun.
 func (r *recorder) concerns(ev *stream.Event) bool {
 	ch := ev.Change
 	if ch.Kind != stream.ChangeDrop && ch.Kind != stream.ChangeRename || ch.Buckets || !r.recorded(ev) {
@@ -154,14 +147,12 @@ func (r *recorder) concerns(ev *stream.Event) bool {
 
 func (r *recorder) kept(ns string) bool { return r.st.of(ns).Kept && r.st.of(ns).History }
 
-// keyOf names the document of an event.
 func (r *recorder) keyOf(ev *stream.Event) []byte {
 	r.key = append(append(r.key[:0], ev.NS...), 0)
 	r.key = delta.AppendKey(r.key, ev.Key.ID)
 	return r.key
 }
 
-// known gives the state of a document, if it is in memory.
 func (r *recorder) known(key []byte) (doc bson.Raw, ok bool) {
 	for i := range r.recent {
 		if doc, ok = r.recent[i].docs[string(key)]; ok {
@@ -180,8 +171,7 @@ func (r *recorder) keep(key []byte, doc bson.Raw) {
 	to.bytes += len(key) + len(doc) + recentEntry
 }
 
-// forget lets go of versions that are applied, if there are too many. All that were made
-// are handed on.
+// forget drops the older versions, once they are applied. All of them were passed on.
 func (r *recorder) forget(ctx context.Context) error {
 	if older := &r.recent[1]; len(older.docs) > 0 && r.Applied().Before(older.until) {
 		if err := r.Settle(ctx); err != nil {
@@ -192,19 +182,15 @@ func (r *recorder) forget(ctx context.Context) error {
 	return nil
 }
 
-// settle has everything applied, so that nothing has to be in memory.
 func (r *recorder) settle(ctx context.Context) error {
 	r.recent = [2]recent{}
 	return r.Settle(ctx)
 }
 
-// needs reports an event of which the version depends on the one before.
 func needs(ev *stream.Event) bool {
 	return ev.Kind == stream.Update || ev.Kind == stream.Upsert || ev.Kind == stream.Put
 }
 
-// prepare sees to it that the versions are in memory to which the events from an index on
-// apply, and returns up to which.
 func (p *recording) prepare(ctx context.Context, from int) (end int, err error) {
 	if p.recent[0].bytes > p.most {
 		if err := p.hand(ctx, false); err != nil {
@@ -218,7 +204,7 @@ func (p *recording) prepare(ctx context.Context, from int) (end int, err error) 
 	var keys []string
 	var of *stream.Event
 	defined := map[string]bool{} // by what comes before in the batch
-	size, ids := 0, 0            // bytes of what will be in memory, roughly, and of what is asked for
+	size, ids := 0, 0            // bytes, roughly: in memory, and of _ids to read
 	for end = from; end < len(p.b.Events) && len(asked) < p.atOnce && size < mostRead && ids < mostIDs; end++ {
 		ev := &p.b.Events[end]
 		if ev.Kind == stream.SchemaChange {
@@ -260,16 +246,21 @@ func (p *recording) prepare(ctx context.Context, from int) (end int, err error) 
 	if of == nil {
 		return end, nil
 	}
-	n, err := p.fetch(ctx, of, asked, keys)
-	if n < len(asked) { // what was not asked for comes again
+	found, err := p.load(ctx, of.Route.Target, asked)
+	if err != nil {
+		return from, fmt.Errorf("read versions of documents of %s from the target: %w", of.NS, err)
+	}
+	for i, version := range found {
+		p.keep([]byte(keys[i]), versions.Unwrap(version))
+	}
+	if n := len(found); n < len(asked) { // the rest is read next time
 		end = slices.IndexFunc(p.b.Events[from:], func(ev stream.Event) bool {
 			return ev.Kind != stream.SchemaChange && string(p.keyOf(&ev)) == keys[n]
 		}) + from
 	}
-	return end, err
+	return end, nil
 }
 
-// begin makes sure that what the copy wrote has all changes up to its end.
 func (p *recording) begin(ctx context.Context) error {
 	if err := p.hand(ctx, false); err != nil {
 		return err
@@ -281,26 +272,23 @@ func (p *recording) begin(ctx context.Context) error {
 	return nil
 }
 
-// fetch reads the first of the versions that are asked for, and returns how many.
-func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []versions.Asked, keys []string) (n int,
-	err error) {
-	n = min(len(asked), p.atOnce)
-	found, err := p.Before(ctx, of.Route.Target, asked[:n], mostRead)
-	if errors.Is(err, ErrTooMuch) && n > 1 {
-		p.atOnce = max(n/4, 1)
-		return p.fetch(ctx, of, asked, keys)
+// load reads the versions before the first of those asked for, as many as are read at once.
+func (r *recorder) load(ctx context.Context, target string, asked []versions.Asked) ([]bson.Raw, error) {
+	for {
+		n := min(len(asked), r.atOnce)
+		found, err := r.Before(ctx, target, asked[:n], mostRead)
+		if errors.Is(err, ErrTooMuch) && n > 1 {
+			r.atOnce = max(n/4, 1)
+			continue
+		}
+		if err == nil {
+			r.atOnce = min(2*r.atOnce, mostAtOnce)
+		}
+		return found, err
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read versions of documents of %s from the target: %w", of.NS, err)
-	}
-	p.atOnce = min(2*p.atOnce, mostAtOnce)
-	for i, version := range found {
-		p.keep([]byte(keys[i]), versions.Unwrap(version))
-	}
-	return n, nil
 }
 
-// tell makes of a change a version, or a change of the version that was copied.
+// tell turns a change into a version, or into a change of the copied version.
 func (p *recording) tell(ev *stream.Event, place int32) error {
 	if !ev.Until.IsZero() {
 		return mongo.WithHint(
@@ -340,7 +328,6 @@ func (p *recording) tell(ev *stream.Event, place int32) error {
 	return nil
 }
 
-// changed is the document that an update makes of the one before.
 func changed(before bson.Raw, ev *stream.Event) (bson.Raw, error) {
 	if before == nil {
 		return nil, mongo.WithHint(errors.New("an update of a document of which the target has no version"),
@@ -358,7 +345,6 @@ func changed(before bson.Raw, ev *stream.Event) (bson.Raw, error) {
 	return doc, err
 }
 
-// write has an event insert a version.
 func (p *recording) write(ev *stream.Event, v versions.Version) {
 	made := &p.st.made
 	doc := made.take(versions.Append(made.room(len(v.Doc)+len(v.Key.Data)+versions.Size), v))
@@ -366,7 +352,6 @@ func (p *recording) write(ev *stream.Event, v versions.Version) {
 	ev.Key = stream.Key{ID: bsonraw.IDOf(doc)}
 }
 
-// changeCopy has an event change what the copy wrote.
 func (p *recording) changeCopy(ev *stream.Event) (err error) {
 	made := &p.st.made
 	switch ev.Kind {
@@ -392,7 +377,6 @@ func (p *recording) changeCopy(ev *stream.Event) (err error) {
 	return nil
 }
 
-// hand passes on what is made; all that is left is the last part.
 func (p *recording) hand(ctx context.Context, last bool) error {
 	if len(p.out) == 0 && !last {
 		return nil
@@ -416,31 +400,30 @@ func (p *recording) hand(ctx context.Context, last bool) error {
 	return p.next(ctx, &b)
 }
 
-// change ends the versions of a collection that is dropped or renamed, and begins those of
-// its new name.
 func (p *recording) change(ctx context.Context, ev *stream.Event, place int32) error {
 	ch := ev.Change
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
-	if ch.Kind == stream.ChangeRename && ch.DropTarget && p.kept(ch.To) {
-		if err := p.end(ctx, ev, ch.To, versions.Version{Position: versions.Position{T: ev.At.TS, N: place},
-			Op: versions.Drop}); err != nil {
-			return err
-		}
+	end := func(ns, op string) error {
+		return p.end(ctx, ev, ns, versions.Version{Position: versions.Position{T: ev.At.TS, N: place}, Op: op})
 	}
-	if ch.Kind == stream.ChangeRename && p.kept(ch.NS) && p.kept(ch.To) {
-		if err := p.carry(ctx, ev, place); err != nil {
-			return err
+	op := versions.Drop
+	if ch.Kind == stream.ChangeRename {
+		op = versions.Rename
+		if ch.DropTarget && p.kept(ch.To) {
+			if err := end(ch.To, versions.Drop); err != nil {
+				return err
+			}
+		}
+		if p.kept(ch.NS) && p.kept(ch.To) {
+			if err := p.carry(ctx, ev, place); err != nil {
+				return err
+			}
 		}
 	}
 	if p.kept(ch.NS) {
-		op := versions.Drop
-		if ch.Kind == stream.ChangeRename {
-			op = versions.Rename
-		}
-		if err := p.end(ctx, ev, ch.NS, versions.Version{Position: versions.Position{T: ev.At.TS, N: place},
-			Op: op}); err != nil {
+		if err := end(ch.NS, op); err != nil {
 			return err
 		}
 	}
@@ -450,7 +433,6 @@ func (p *recording) change(ctx context.Context, ev *stream.Event, place int32) e
 	return p.settle(ctx)
 }
 
-// end writes a last version of each document that a collection has before a change.
 func (p *recording) end(ctx context.Context, ev *stream.Event, ns string, v versions.Version) error {
 	return p.Last(ctx, p.st.rules.Target(ns), v.Position, func(version bson.Raw) error {
 		last, err := versions.Parse(version)
@@ -462,7 +444,6 @@ func (p *recording) end(ctx context.Context, ev *stream.Event, ns string, v vers
 	})
 }
 
-// add has a version be written that a change to a collection makes.
 func (p *recording) add(ctx context.Context, of *stream.Event, ns string, v versions.Version) error {
 	ev := stream.Event{NS: ns, Route: &p.st.of(ns).Route.Route, At: of.At, Txn: of.Txn}
 	p.write(&ev, v)
@@ -473,9 +454,8 @@ func (p *recording) add(ctx context.Context, of *stream.Event, ns string, v vers
 	return nil
 }
 
-const mostAdded = 10_000 // events of one part that a change to a collection makes
+const mostAdded = 10_000 // events of one part
 
-// carry begins the histories of the documents of a renamed collection under its new name.
 func (p *recording) carry(ctx context.Context, ev *stream.Event, place int32) error {
 	from := p.st.rules.Target(ev.Change.NS)
 	before := versions.Position{T: ev.At.TS, N: place}
@@ -483,16 +463,10 @@ func (p *recording) carry(ctx context.Context, ev *stream.Event, place int32) er
 	size := 0
 	some := func() error {
 		for len(asked) > 0 {
-			n := min(len(asked), p.atOnce)
-			found, err := p.Before(ctx, from, asked[:n], mostRead)
-			if errors.Is(err, ErrTooMuch) && n > 1 {
-				p.atOnce = max(n/4, 1)
-				continue
-			}
+			found, err := p.load(ctx, from, asked)
 			if err != nil {
 				return err
 			}
-			p.atOnce = min(2*p.atOnce, mostAtOnce)
 			for _, version := range found {
 				last, err := versions.Parse(version)
 				if err != nil {
@@ -503,7 +477,7 @@ func (p *recording) carry(ctx context.Context, ev *stream.Event, place int32) er
 					return err
 				}
 			}
-			asked = asked[n:]
+			asked = asked[len(found):]
 		}
 		size = 0
 		return nil

@@ -15,16 +15,14 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Effect is what one rule does to the collections of a source, and to some of their
-// documents.
+// Effect is the effect of one rule on the collections of a source, and on sampled documents.
 type Effect struct {
 	Kind string `json:"kind"` // filter, fields, skip or soft-delete
 	Rule string `json:"rule"`
-	// Collections are those that the rule decides on: of several rules that match, the first.
+	// Collections are those for which the rule is the first that matches.
 	Collections int   `json:"collections"`
-	Docs        int64 `json:"docs"` // that it was tried on
-	// Kept are documents that a filter keeps; Changed those that fields change, and Failed
-	// those that they cannot map; Marked those that have the field of a soft-delete already.
+	Docs        int64 `json:"docs"` // tried
+	// Kept by a filter; Changed by fields, or Failed there; Marked with the field of a soft-delete.
 	Kept    int64 `json:"kept"`
 	Changed int64 `json:"changed"`
 	Failed  int64 `json:"failed"`
@@ -33,7 +31,7 @@ type Effect struct {
 	Why []Reason `json:"why,omitempty"`
 	// Parts are the single rules of fields, each as if it were alone.
 	Parts []PartEffect `json:"parts,omitempty"`
-	// Skipped are the operations that a skip leaves out.
+	// Skipped are the operations of a skip.
 	Skipped []string `json:"skipped,omitempty"`
 }
 
@@ -43,38 +41,36 @@ type Reason struct {
 	Docs int64  `json:"docs"`
 }
 
-// PartEffect is what a single rule of fields does, such as a mask.
+// PartEffect is the effect of a single rule of fields, such as a mask.
 type PartEffect struct {
 	Rule    string `json:"rule"`
 	Changed int64  `json:"changed"`
 	Failed  int64  `json:"failed"`
 }
 
-// Rehearsal tries rules on documents, and counts. One goroutine may use it.
+// Rehearsal tries rules on documents and counts. It is not safe for concurrent use.
 type Rehearsal struct {
 	rules   *Set
-	effects []*Effect // filters, mappings, skips, softDeletes
+	filters []*Effect
+	maps    []*Effect
+	skips   []*Effect
+	marks   []*Effect
 	parts   [][]fields.Part
 	why     map[*Effect]map[string]int64
 	out     []byte
 }
 
-// Rehearse begins with nothing tried.
+// Rehearse returns a Rehearsal of rules.
 func Rehearse(s *Set) (*Rehearsal, error) {
 	r := &Rehearsal{rules: s, why: map[*Effect]map[string]int64{}}
 	if s == nil {
 		return r, nil
 	}
-	add := func(kind, rule string) *Effect {
-		e := &Effect{Kind: kind, Rule: rule}
-		r.effects = append(r.effects, e)
-		return e
-	}
 	for i := range s.filters {
-		add("filter", s.filters[i].String())
+		r.filters = append(r.filters, &Effect{Kind: "filter", Rule: s.filters[i].String()})
 	}
 	for i := range s.mappings {
-		e := add("fields", s.mappings[i].String())
+		e := &Effect{Kind: "fields", Rule: s.mappings[i].String()}
 		parts, err := s.mappings[i].is.parts()
 		if err != nil {
 			return nil, fmt.Errorf("take apart the rules of %s: %w", s.mappings[i].pattern, err)
@@ -82,35 +78,31 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 		for _, p := range parts {
 			e.Parts = append(e.Parts, PartEffect{Rule: p.Rule})
 		}
-		r.parts = append(r.parts, parts)
+		r.maps, r.parts = append(r.maps, e), append(r.parts, parts)
 	}
 	for i := range s.skips {
-		e := add("skip", s.skips[i].String())
-		e.Skipped = strings.Split(s.skips[i].text, ",")
+		r.skips = append(r.skips,
+			&Effect{Kind: "skip", Rule: s.skips[i].String(), Skipped: strings.Split(s.skips[i].text, ",")})
 	}
 	for i := range s.softDeletes {
-		add("soft-delete", s.softDeletes[i].String())
+		r.marks = append(r.marks, &Effect{Kind: "soft-delete", Rule: s.softDeletes[i].String()})
 	}
 	return r, nil
 }
 
-// of are the effects of the rules that decide on a namespace, nil for none.
+// of returns the effects of the rules for a namespace, nil for none.
 func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
-	at := func(from, i int) *Effect {
+	at := func(list []*Effect, i int) *Effect {
 		if i < 0 {
 			return nil
 		}
-		return r.effects[from+i]
+		return list[i]
 	}
-	s := r.rules
-	if s == nil {
-		return
-	}
-	f, m, k, to := len(s.filters), len(s.mappings), len(s.skips), s.Route(ns)
-	return at(0, to.filter), at(f, to.fields), at(f+m, to.skip), at(f+m+k, to.softDelete)
+	to := r.rules.Route(ns)
+	return at(r.filters, to.filter), at(r.maps, to.fields), at(r.skips, to.skip), at(r.marks, to.softDelete)
 }
 
-// Collection counts one, and reports whether its documents tell more.
+// Collection counts a collection, and reports whether its documents matter.
 func (r *Rehearsal) Collection(ns string) bool {
 	filter, mapping, skip, soft := r.of(ns)
 	for _, e := range []*Effect{filter, mapping, skip, soft} {
@@ -146,7 +138,6 @@ func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 	return nil
 }
 
-// mapped tries a mapping as a whole, and each of its rules.
 func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	e.Docs++
 	meta := fields.Meta{Namespace: to.Source, Operation: OperationCopy}
@@ -185,12 +176,11 @@ func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	return nil
 }
 
-// mostReasons bounds the reasons that are reported for a rule.
 const mostReasons = 10
 
-// Effects are what was counted, rule by rule.
+// Effects returns the counts, rule by rule.
 func (r *Rehearsal) Effects() (out []Effect) {
-	for _, e := range r.effects {
+	for _, e := range slices.Concat(r.filters, r.maps, r.skips, r.marks) {
 		one := *e
 		for text, docs := range r.why[e] {
 			one.Why = append(one.Why, Reason{text, docs})

@@ -10,13 +10,11 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Limits of the server.
 const (
 	maxDBBytes = 63
 	maxNSBytes = 255
 )
 
-// addRename reads "from=to".
 func (s *Set) addRename(text string) error {
 	from, to, err := splitRename(text)
 	if err != nil {
@@ -53,7 +51,6 @@ func splitRename(text string) (from, to string, err error) {
 	return from, to, nil
 }
 
-// unescapeSides cuts at the one = that is not escaped.
 func unescapeSides(text string) ([2]string, error) {
 	var sides [2]strings.Builder
 	if !utf8.ValidString(text) {
@@ -86,7 +83,6 @@ func unescapeSides(text string) ([2]string, error) {
 	return [2]string{sides[0].String(), sides[1].String()}, nil
 }
 
-// checkName says what a server would not accept in a database or namespace.
 func checkName(name string) error {
 	db, coll, dotted := strings.Cut(name, ".")
 	switch {
@@ -112,10 +108,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Collisions checks the names that the given source namespaces get on the
-// target: none twice, none that a server refuses, no databases that differ in
-// case alone. Namespaces that are not kept do not matter. All problems are in
-// one error.
+// Collisions checks the names of kept source namespaces on the target: none twice, none that a server
+// refuses, no databases that differ in case only. One error has all problems.
 func (s *Set) Collisions(nss []string) error {
 	taken, folded := map[string]string{}, map[string]string{}
 	var errs []error

@@ -12,52 +12,51 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Retained is a collection that the target keeps under its old name: its rename was skipped
-// while it was copied. The copy may have read changes under the new name. So these are
-// applied up to the end of the copy, for otherwise documents would mix two states.
+// Retained is a collection that the target keeps under its old name, as its rename was skipped during
+// its copy. The copy may have read changes under the new name, so they are applied up to its end:
+// otherwise documents would mix two states.
 type Retained struct {
 	NS    string       // the old name
 	Since mongo.OpTime // the position of the rename
 	// Reused: another collection has the old name, or had it.
 	Reused bool
-	// Mixed: the target has documents there of which no event tells.
+	// Mixed: the target has documents there that no event covers.
 	Mixed bool
 }
 
-// Retentions tell of retained collections.
+// Retentions lists retained collections.
 type Retentions interface {
-	// Retained finds the collection that gets what happens under a source namespace at a position.
+	// Retained finds the collection for changes under a source namespace at a position.
 	Retained(ns string, at mongo.OpTime) (Retained, bool)
-	// Retains reports that a collection is Retained under a name that the source has given
-	// to another one.
+	// Retains reports a collection that is Retained under a name that another one has on the source.
 	Retains(ns string, at mongo.OpTime) bool
-	// Absent reports a source namespace that the target has nothing of.
+	// Absent reports a source namespace without anything on the target.
 	Absent(ns string) bool
 }
 
-// Bounds of the documents that a Stage remembers, of about 40 bytes each, and of those that a
-// checkpoint has.
+// Bounds of the documents that a Stage remembers, of about 40 bytes each, and of those in a
+// checkpoint.
 const (
 	mostTaken  = 1 << 20
 	mostStored = 1 << 12
 )
 
-// Taken are documents of retained collections by whose _ids another collection has taken the place
-// of theirs. A checkpoint has them, for the events that tell of it come once.
+// Taken are documents of retained collections whose _ids documents of other collections have taken.
+// It is part of a checkpoint, as the events that show it come once.
 type Taken struct {
 	// Incomplete: there were too many.
 	Incomplete bool         `bson:"incomplete,omitempty"`
 	Documents  []takenSince `bson:"documents,omitempty"`
 }
 
-// takenSince is a document, by the FNV-1a hash of its namespace and _id, and a position at which the
-// other collection had its _id.
+// takenSince is a document, by the FNV-1a hash of its namespace and _id, and a position at which
+// the other collection had its _id.
 type takenSince struct {
 	Hash int64        `bson:"hash"`
 	At   mongo.OpTime `bson:"at"`
 }
 
-// retainer leads events to retained collections. It is safe for concurrent use.
+// retainer directs events to retained collections. It is safe for concurrent use.
 type retainer struct {
 	of  Retentions // nil where no rename is skipped
 	key []byte
@@ -65,11 +64,11 @@ type retainer struct {
 	mu      sync.Mutex
 	taken   map[int64]mongo.OpTime
 	full    bool
-	version int // of what Taken returns
+	version int // of the result of Taken
 }
 
-// lead gives an event of a retained collection the name that the target has it under. It
-// reports false of one whose document, or collection, the target does not have.
+// lead renames an event of a retained collection as on the target. It returns false if the target
+// lacks its document or collection.
 func (r *retainer) lead(ev *stream.Event) (bool, error) {
 	c, retained := r.of.Retained(ev.NS, ev.At)
 	switch {
@@ -105,15 +104,14 @@ func (r *retainer) lead(ev *stream.Event) (bool, error) {
 	return true, nil
 }
 
-// unknown is the error of an event of which it is not known whether its document is still there.
 func (c *Retained) unknown(ev *stream.Event) error {
 	return mongo.WithHint(fmt.Errorf("%s, _id %s changes before the copy of the collection has ended, which "+
 		"was %s; that rename is skipped, and another collection of the old name may have replaced the document",
 		ev.NS, bsonraw.IDText(ev.Key.ID), c.NS), "start the job again with --restart")
 }
 
-// Taken is what a checkpoint has to have of retained collections, and its version. It may be called
-// beside the other methods.
+// Taken returns the state of retained collections for a checkpoint, and its version. It is safe for
+// concurrent use with the other methods.
 func (st *Stage) Taken() (t Taken, version int) {
 	r := &st.retainer
 	r.mu.Lock()
@@ -126,8 +124,7 @@ func (st *Stage) Taken() (t Taken, version int) {
 	return t, r.version
 }
 
-// Retain has the stage lead events to collections whose renames are skipped, on top of what a
-// checkpoint has of them.
+// Retain directs events to collections whose renames are skipped, from the state of a checkpoint on.
 func (st *Stage) Retain(of Retentions, stored Taken) {
 	if !st.rules.SkipsAny(stream.OpRename) {
 		return
@@ -138,7 +135,7 @@ func (st *Stage) Retain(of Retentions, stored Taken) {
 	}
 }
 
-// ForgetRetained ends that, when the copies are over.
+// ForgetRetained ends this when the copies are over.
 func (st *Stage) ForgetRetained() {
 	st.retainer.mu.Lock()
 	defer st.retainer.mu.Unlock()
@@ -149,8 +146,8 @@ func (st *Stage) ForgetRetained() {
 	st.retainer.full = false
 }
 
-// Followed reports namespaces whose events a Stage needs. They are those that the rules keep,
-// and those that may have been renamed from a kept one.
+// Followed returns whether a Stage needs the events of a namespace: the rules keep it, or it may have
+// been renamed from one that they keep.
 func (s *Set) Followed() func(ns string) bool {
 	if !s.SkipsAny(stream.OpRename) {
 		return s.Match

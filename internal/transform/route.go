@@ -13,8 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Route is what the rules make of a source collection and of its documents. It is immutable
-// and safe for concurrent use.
+// Route is the result of the rules for a source collection and its documents. It is immutable.
 type Route struct {
 	stream.Route
 	Kept       bool         // false: nothing of it is moved
@@ -23,20 +22,19 @@ type Route struct {
 	Fields     *fields.Map  // how documents are mapped; nil is not at all
 	SoftDelete string       // the field that marks what the source has deleted; "" has it deleted
 	History    bool         // the target has the versions of documents in place of documents
-	Ruled      bool         // the target's collection cannot simply be replaced by the source's
+	Ruled      bool         // a rule decides what the target has, so no other collection can replace it
 
 	mapping                          *mapping // of Fields
 	filter, skip, fields, softDelete int      // indexes of the rules, below 0 for none
 }
 
-// routes remembers routes by source namespace. It is safe for concurrent use.
 type routes struct {
 	mu  sync.RWMutex
 	all map[string]*Route
 }
 
-// Route is that of a source namespace. The rules for operations and soft deletions of a time
-// series are those of its buckets; no other rules for documents are about buckets.
+// Route returns the route of a source namespace. Buckets have the rules for operations and soft
+// deletions of their time series, and no other rules for documents.
 func (s *Set) Route(ns string) *Route {
 	if s == nil || s.routes == nil {
 		return s.newRoute(ns)
@@ -57,7 +55,7 @@ func (s *Set) Route(ns string) *Route {
 	return r
 }
 
-// Unruled is the route of a collection that no rules are about.
+// Unruled is the route of a collection without rules.
 func Unruled(source, target string) *Route { return (*Set)(nil).newRoute(source).To(target) }
 
 // To is the same route to another target.
@@ -104,16 +102,16 @@ func (s *Set) newRoute(ns string) *Route {
 	return r
 }
 
-// Reads reports that documents of the source decide what becomes of updates.
+// Reads reports that updates may need documents of the source.
 func (r *Route) Reads() bool { return r.Filter != nil || r.Fields != nil }
 
-// Keep is Filter for what is copied or compared, counted; nil keeps all. The function
-// is safe for concurrent use.
+// Keep is Filter for copied or compared documents, counted; nil keeps all. The function is safe for
+// concurrent use.
 func (r *Route) Keep(t *Counters) func(doc []byte) bool {
 	if r.Filter == nil {
 		return nil
 	}
-	n := t.of(r.filter)
+	n := countsOf(t.all().filters, r.filter)
 	return func(doc []byte) bool {
 		if r.Filter.Match(doc) {
 			n.copied.Add(1)
@@ -124,7 +122,7 @@ func (r *Route) Keep(t *Counters) func(doc []byte) bool {
 	}
 }
 
-// Sent is the filter if a server finds by it, too, what is kept; else nil.
+// Sent is the filter if servers evaluate it the same, else nil.
 func (r *Route) Sent() *query.Query {
 	if r.Filter != nil && r.Filter.OfAll() {
 		return r.Filter
@@ -132,7 +130,7 @@ func (r *Route) Sent() *query.Query {
 	return nil
 }
 
-// Unmarked chooses the documents of the target that the source has still; nil is all.
+// Unmarked selects the target's documents that the source still has; nil selects all.
 func (r *Route) Unmarked() func(doc []byte) bool {
 	if r.SoftDelete == "" {
 		return nil
@@ -143,14 +141,12 @@ func (r *Route) Unmarked() func(doc []byte) bool {
 	}
 }
 
-// SameDocuments reports whether of the same documents under another route the same becomes.
+// SameDocuments reports whether the same documents become the same under another route.
 func (r *Route) SameDocuments(other *Route) bool {
 	return r.Filter == other.Filter && r.Fields == other.Fields && (r.Fields == nil || !r.Fields.NamesNamespace()) &&
 		r.History == other.History && r.leftAlike(other)
 }
 
-// leftAlike reports whether what the rules for operations leave on the target may be there
-// under another route, too.
 func (r *Route) leftAlike(other *Route) bool {
 	under := other.Skips
 	if under.Has(stream.OpDelete) { // ttl is a part of it
@@ -159,8 +155,7 @@ func (r *Route) leftAlike(other *Route) bool {
 	return (r.SoftDelete == "" || r.SoftDelete == other.SoftDelete) && (r.Skips&^under&(stream.OpDocuments|leaves)) == 0
 }
 
-// NoHistory says why the target cannot have the versions of the documents because of the
-// other rules; "" where it can.
+// NoHistory returns why the other rules exclude versions, or "".
 func (r *Route) NoHistory() string {
 	switch {
 	case r.Filter != nil:
@@ -183,8 +178,7 @@ func (r *Route) NoHistory() string {
 	return ""
 }
 
-// Try is what becomes of one document: nil where the rules do not keep it. What fields have
-// of the event is that of a copy.
+// Try returns what becomes of one document, as the copy would; nil where the rules do not keep it.
 func (r *Route) Try(doc bson.Raw) (bson.Raw, error) {
 	if !r.Kept || r.Filter != nil && !r.Filter.Match(doc) {
 		return nil, nil

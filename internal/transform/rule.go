@@ -1,7 +1,6 @@
-// Package transform decides what a job moves and under which name. A Set holds
-// the rules: filters and renames of namespaces, as pure functions, for the copy,
-// verify and the schema. A Stage applies them to the events between a source and
-// a sink. Nothing here asks a server, or knows where events come from and go to.
+// Package transform decides what a job moves and under which name. A Set holds the rules as pure
+// functions, for the copy, verify and the schema. A Stage applies them to events between a source
+// and a sink. Nothing here asks a server, or knows where events come from and go to.
 package transform
 
 import (
@@ -16,37 +15,31 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Config is a job's rules as the operator writes them.
+// Config is a job's rules as the operator writes them. Of several rules with a pattern, the first
+// that matches counts.
 //
-// Include and Exclude hold patterns: "db", "db.coll", "db.*"; * stands for any
-// characters (dots too), ? for one, in either part; a backslash takes the next
-// character as it is. Without Include everything is kept; Exclude wins.
-// Rename holds "db=db2" or "db.coll=db2.coll2" with plain names; the rule of a
-// collection wins over that of its database.
-// Filter holds "pattern={…}": of the collections that match the pattern only the
-// documents that find would return for the filter, in extended JSON, are kept. Of
-// several rules the first that matches counts.
-// Skip holds "pattern=operation,operation": those operations on what matches the pattern
-// are left out while the job follows; the first that matches counts.
-// Fields holds "pattern={…}": how the documents of what matches the pattern are mapped, as
-// package fields reads it; the first that matches counts.
+// Include and Exclude hold patterns: "db", "db.coll", "db.*"; * stands for any characters (dots
+// too), ? for one; a backslash escapes the next one. Without Include everything is kept; Exclude
+// wins. Rename holds "db=db2" or "db.coll=db2.coll2"; the rule of a collection wins over that of its
+// database. Filter holds "pattern={…}", a filter of find in extended JSON. Skip holds
+// "pattern=operation,operation", which are left out while the job follows. Fields holds
+// "pattern={…}", as package fields reads it.
 type Config struct {
 	Include, Exclude []string
 	Rename           []string
 	Filter           []string
 	Skip             []string
 	Fields           []string
-	// SoftDelete holds "pattern=field": documents that the source deletes stay on the
-	// target, with the time in that field; the first that matches counts.
+	// SoftDelete holds "pattern=field": keep deleted documents, with the time in this field.
 	SoftDelete []string
-	// History holds patterns: of the documents of what matches the target holds all versions.
+	// History holds patterns: the target holds all versions of documents.
 	History []string
-	// Secret gives what a reference of Fields names; nil is ReadSecret.
+	// Secret resolves references of Fields; nil is ReadSecret.
 	Secret func(ref string) (string, error)
 }
 
-// Set is an immutable set of rules. The zero value and nil keep everything under
-// its own name (but never the servers' internal databases). Safe for concurrent use.
+// Set is an immutable set of rules. The zero value and nil keep everything under its own name,
+// except the servers' internal databases.
 type Set struct {
 	include, exclude []pattern
 	dbs, colls       map[string]string   // source name to target name
@@ -62,7 +55,7 @@ type Set struct {
 	routes           *routes
 }
 
-// New compiles c. An error names the pattern or rename and what is wrong with it.
+// New compiles c. An error names the rule and what is wrong with it.
 func New(c Config) (*Set, error) {
 	s := &Set{dbs: map[string]string{}, colls: map[string]string{}, routes: &routes{}}
 	var err error
@@ -113,9 +106,8 @@ func invert(m map[string]string) map[string][]string {
 	return inverse
 }
 
-// Match reports whether the namespace is kept. A system.buckets collection is
-// judged as its time-series collection; of the other system collections only
-// system.js can be kept, for it alone holds user data.
+// Match reports whether the namespace is kept. A system.buckets collection counts as its time
+// series. Of other system collections, only system.js holds user data and can be kept.
 func (s *Set) Match(ns string) bool {
 	db, coll := mongo.SplitNS(ns)
 	if mongo.IsInternal(db) || db == "" {
@@ -131,8 +123,7 @@ func (s *Set) Match(ns string) bool {
 	return s.chooses(db, coll)
 }
 
-// Chooses reports whether the patterns choose a namespace, also one of those that are
-// never kept.
+// Chooses reports whether the patterns match a namespace, even if it can never be kept.
 func (s *Set) Chooses(ns string) bool {
 	db, coll := mongo.SplitNS(ns)
 	return s.chooses(db, strings.TrimPrefix(coll, mongo.BucketsPrefix))
@@ -148,8 +139,7 @@ func (s *Set) chooses(db, coll string) bool {
 // Rule is one of a set, in canonical form.
 type Rule struct{ Kind, Text string } // include, exclude, rename, filter, skip, fields, soft-delete or history
 
-// Unused are the rules that mean none of the names: patterns that match none, and
-// renames of others.
+// Unused lists the rules that none of the names matches.
 func (s *Set) Unused(names []string) (out []Rule) {
 	if s == nil {
 		return nil
@@ -186,7 +176,7 @@ func (s *Set) Unused(names []string) (out []Rule) {
 	return out
 }
 
-// MatchDB reports whether anything of the database could be kept.
+// MatchDB reports whether anything in the database may be kept.
 func (s *Set) MatchDB(db string) bool {
 	if mongo.IsInternal(db) || db == "" {
 		return false
@@ -200,8 +190,7 @@ func (s *Set) MatchDB(db string) bool {
 	return len(s.include) == 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return p.db.matches(db) })
 }
 
-// MatchTargetDB reports whether anything that is kept could be in the database
-// on the target.
+// MatchTargetDB reports whether the target's database may get anything.
 func (s *Set) MatchTargetDB(db string) bool {
 	if mongo.IsInternal(db) || db == "" {
 		return false
@@ -221,8 +210,8 @@ func (s *Set) MatchTargetDB(db string) bool {
 	return !renamed && s.MatchDB(db)
 }
 
-// NamesTargetDB reports whether the rules name the database on the target: by a
-// rename into it, or by an include that is not for all databases.
+// NamesTargetDB reports whether a rename, or an include for some databases only, names the target's
+// database.
 func (s *Set) NamesTargetDB(db string) bool {
 	if !s.MatchTargetDB(db) || s == nil {
 		return false
@@ -236,8 +225,7 @@ func (s *Set) NamesTargetDB(db string) bool {
 		func(p pattern) bool { return !p.db.any && p.db.matches(db) })
 }
 
-// Target is the name of the source namespace ns on the target. A
-// system.buckets collection moves with its time-series collection.
+// Target returns the name of a source namespace on the target. Buckets move with their time series.
 func (s *Set) Target(ns string) string {
 	if !s.Renames() {
 		return ns
@@ -259,12 +247,10 @@ func (s *Set) Target(ns string) string {
 	return ns
 }
 
-// Renames reports whether any name changes on the way.
+// Renames reports a rename.
 func (s *Set) Renames() bool { return s != nil && len(s.dbs)+len(s.colls) > 0 }
 
-// Source is the inverse of Target: the kept source namespace that has this
-// name on the target, if there can be one. With several rules into one target
-// database there can be more, of which this is the first: see Sources.
+// Source is the inverse of Target: the first of Sources.
 func (s *Set) Source(targetNS string) (string, bool) {
 	all := s.Sources(targetNS)
 	if len(all) == 0 {
@@ -273,8 +259,8 @@ func (s *Set) Source(targetNS string) (string, bool) {
 	return all[0], true
 }
 
-// Sources are all kept source namespaces that have this name on the target, if
-// they exist.
+// Sources lists all kept source namespaces that would get this name on the target. With several
+// rules for one target database, there can be more than one.
 func (s *Set) Sources(targetNS string) []string {
 	var out []string
 	for _, ns := range s.sources(targetNS) {
@@ -285,11 +271,9 @@ func (s *Set) Sources(targetNS string) []string {
 	return out
 }
 
-// Ambiguous reports that more than one kept source namespace can have this name
-// on the target.
+// Ambiguous reports more than one of Sources.
 func (s *Set) Ambiguous(targetNS string) bool { return len(s.Sources(targetNS)) > 1 }
 
-// sources are the names that might map to targetNS.
 func (s *Set) sources(targetNS string) []string {
 	if s == nil {
 		return []string{targetNS}
@@ -319,7 +303,7 @@ func (s *Set) sources(targetNS string) []string {
 	return append(out, targetNS)
 }
 
-// String is a canonical form: equal rules give equal text.
+// String is canonical: equal rules have equal text.
 func (s *Set) String() string {
 	if s == nil || s.text == "" {
 		return "everything"
@@ -327,13 +311,12 @@ func (s *Set) String() string {
 	return s.text
 }
 
-// Hash identifies the rules within a job's identity: 16 hexadecimal digits.
+// Hash identifies the rules in a job's identity: 16 hexadecimal digits.
 func (s *Set) Hash() string {
 	sum := sha256.Sum256([]byte(s.String()))
 	return hex.EncodeToString(sum[:8])
 }
 
-// canonical sorts and joins the rules.
 func (s *Set) canonical() string {
 	var parts []string
 	add := func(kind string, items []string) {
@@ -347,7 +330,7 @@ func (s *Set) canonical() string {
 	var renames []string
 	for _, m := range []map[string]string{s.dbs, s.colls} {
 		for from, to := range m {
-			renames = append(renames, escape(from)+"="+escape(to))
+			renames = append(renames, Literal(from)+"="+Literal(to))
 		}
 	}
 	add("rename", renames)
@@ -359,5 +342,63 @@ func (s *Set) canonical() string {
 	return strings.Join(parts, "; ")
 }
 
-// Includes reports whether the rules choose only some databases or collections by name.
+// Includes reports an include.
 func (s *Set) Includes() bool { return s != nil && len(s.include) > 0 }
+
+// ByCommand returns the rules of a job whose target also has documents of others: no collection can
+// replace another one there.
+func (s *Set) ByCommand() *Set {
+	out := Set{}
+	if s != nil {
+		out = *s
+	}
+	out.byCommand, out.routes = true, &routes{}
+	return &out
+}
+
+// Commands reports whether the server's steps for one user command count as that command: the
+// target's content matters for some collection.
+func (s *Set) Commands() bool {
+	return s != nil && (s.byCommand || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes)+len(s.histories) > 0)
+}
+
+// Others reports that the target's collections also have documents of others.
+func (s *Set) Others() bool { return s != nil && s.byCommand }
+
+// staged reports a collection that a server fills for a command. No rule names it; it is kept if the
+// command may concern kept ones.
+func (s *Set) staged(ns string) bool {
+	if !s.Commands() {
+		return false
+	}
+	c, _ := mongo.Staged(ns)
+	return c != 0
+}
+
+func (s *Set) matchStaged(ns string) bool {
+	switch c, of := mongo.Staged(ns); c {
+	case mongo.CommandCapped:
+		return s.Match(of)
+	case mongo.CommandOut, mongo.CommandMove:
+		db, _ := mongo.SplitNS(ns)
+		return s.MatchDB(db)
+	}
+	return false
+}
+
+func (s *Set) targetStaged(ns string) string {
+	db, coll := mongo.SplitNS(ns)
+	if to, ok := s.dbs[db]; ok {
+		return to + "." + coll
+	}
+	if s.MatchTargetDB(db) {
+		return ns
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.colls)) {
+		if of, _ := mongo.SplitNS(from); of == db && s.Match(from) {
+			to, _ := mongo.SplitNS(s.colls[from])
+			return to + "." + coll
+		}
+	}
+	return ns
+}

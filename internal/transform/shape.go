@@ -2,14 +2,25 @@ package transform
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"math/bits"
+	"slices"
+	"strings"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// fit has an event do to the mapped document what it does to the source's. Where it
-// cannot be mapped, and that does not end the job, the target goes without it.
+// fit applies the mapping to an event. If the document cannot be mapped and that does not end the
+// job, the target goes without it.
 func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op stream.Ops) (verdict, error) {
 	missing := st.leaves != nil && st.leaves.IsUnmapped(ev.Route.Target, ev.Key.ID)
 	switch ev.Kind {
@@ -22,15 +33,15 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		if err != nil || st.leaves == nil || ev.Kind == stream.Insert && !missing {
 			return pass, err
 		}
-		// After a crash the target may lack a document of which no letter tells.
+		// after a crash the target may lack a document without a dead letter
 		ev.Kind, ev.Form = stream.Put, 0
 		return pass, st.leaves.SettleUnmapped(ctx, ev.Route.Target, ev.Key.ID, "it can be mapped now")
 	case stream.Update:
-		if missing { // the update may fix it, and its dead letter has to record that
+		if missing { // the update may fix the document, which its dead letter has to record
 			return undecided, nil
 		}
 		return d.mapUpdate(ev, op, &st.made), nil
-	case stream.Upsert: // it may make the document
+	case stream.Upsert: // it may create the document
 		return undecided, nil
 	case stream.Delete:
 		if missing {
@@ -41,11 +52,10 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 	return pass, nil
 }
 
-// mapUpdate translates an update where it says all that is needed.
 func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) verdict {
 	change, err := ev.Update()
 	if err != nil {
-		return pass // the sink tells of an update that cannot be read
+		return pass // the sink reports an unreadable update
 	}
 	out, v := d.maps.Update(made.room(len(ev.Doc)), change, metaOf(ev, op))
 	switch v {
@@ -63,7 +73,6 @@ func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) ve
 	return pass
 }
 
-// mapDocument maps the document that an event writes whole.
 func (d *destination) mapDocument(ev *stream.Event, op stream.Ops, made *arena) error {
 	out, err := d.maps.Apply(made.room(len(ev.Doc)), ev.Doc, metaOf(ev, op))
 	if err != nil {
@@ -73,22 +82,18 @@ func (d *destination) mapDocument(ev *stream.Event, op stream.Ops, made *arena) 
 	return nil
 }
 
-// metaOf is what the rules may take from an event that did an operation.
 func metaOf(ev *stream.Event, op stream.Ops) fields.Meta {
 	first := stream.Ops(1) << bits.TrailingZeros16(uint16(op))
 	return fields.Meta{Namespace: ev.NS, Operation: first.String(), ClusterTime: ev.At.TS}
 }
 
-// arena is room for what is made of events. Nothing in it is written twice.
 type arena struct {
 	free  []byte
 	bytes int // taken so far
 }
 
-// arenaBlock is how much is asked for at once.
 const arenaBlock = 64 << 10
 
-// room is where something of about a size may be appended.
 func (a *arena) room(size int) []byte {
 	if size += size/2 + 256; cap(a.free) < size {
 		a.free = make([]byte, 0, max(size, arenaBlock))
@@ -103,4 +108,80 @@ func (a *arena) take(b []byte) []byte {
 		a.free = a.free[len(b):len(b):cap(a.free)]
 	}
 	return b[:len(b):len(b)]
+}
+
+// Unmapped is a document of the source that the rules cannot map.
+type Unmapped struct {
+	Target, Source string // the names of its collection
+	UUID           *[16]byte
+	ID             bsonraw.ID
+	Doc            bson.Raw
+	// At is the position of Doc, which may include changes up to Until.
+	At, Until mongo.OpTime
+	Reason    string
+	Err       error // ends a job that does not continue without the document
+}
+
+// LeftOut keeps documents that the rules cannot map, which the target then lacks. It is safe for
+// concurrent use for different documents.
+type LeftOut interface {
+	// LeaveOut keeps a document and replaces an earlier one. An error ends the job.
+	LeaveOut(ctx context.Context, u Unmapped) error
+	// IsUnmapped reports a kept document, by its collection on the target.
+	IsUnmapped(target string, id bsonraw.ID) bool
+	// SettleUnmapped records that the target has the document now, or need not have it.
+	SettleUnmapped(ctx context.Context, target string, id bsonraw.ID, reason string) error
+}
+
+func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err error) error {
+	u := Unmapped{Target: ev.Route.Target, Source: ev.NS, UUID: ev.UUID, ID: ev.Key.ID, Doc: ev.Doc,
+		At: ev.At, Until: mongo.MaxOpTime(ev.At, ev.Until), Reason: why, Err: err}
+	become(ev, nil, nil)
+	return st.leaves.LeaveOut(ctx, u)
+}
+
+// cut splits a batch after the first change to collections, if documents may be left out or renames
+// skipped. The change settles what is kept of them, before later events are decided.
+func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
+	if st.leaves == nil && st.retainer.of == nil {
+		return b, nil
+	}
+	i := 1 + slices.IndexFunc(b.Events, moves)
+	if i == 0 || i == len(b.Events) {
+		return b, nil
+	}
+	return b.Cut(i, st.mark)
+}
+
+func moves(ev stream.Event) bool {
+	if ev.Kind != stream.SchemaChange {
+		return false
+	}
+	switch ev.Change.Kind {
+	case stream.ChangeCreate, stream.ChangeDrop, stream.ChangeRename, stream.ChangeDropDatabase:
+		return true
+	}
+	return false
+}
+
+// mark turns a deletion into an update that sets a field to its time.
+func mark(ev *stream.Event, field string, made *arena) {
+	at := binary.LittleEndian.AppendUint64(nil, uint64(ev.At.TS.T)*1000)
+	date := bsoncore.Value{Type: bsoncore.TypeDateTime, Data: at}
+	change := bsoncore.NewDocumentBuilder().AppendInt32("$v", 2).
+		AppendDocument("diff", bsoncore.NewDocumentBuilder().
+			AppendDocument("i", bsoncore.NewDocumentBuilder().AppendValue(field, date).Build()).Build()).Build()
+	ev.Kind, ev.Form, ev.Doc = stream.Update, delta.Diff, bson.Raw(made.take(append(made.room(len(change)), change...)))
+}
+
+func parseSoftDelete(field string) (string, string, error) {
+	switch {
+	case field == "":
+		return "", "", errors.New("the field after the = is missing")
+	case field == "_id" || strings.ContainsAny(field, ".$;\x00"):
+		return "", "",
+			fmt.Errorf("%q cannot be the field, which stands at the top level, is not _id, and has no dot, dollar or semicolon",
+				field)
+	}
+	return field, field, nil
 }

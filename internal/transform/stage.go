@@ -8,9 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Stage stands between a source and a sink: of what the source tells it lets
-// pass what the rules keep, and says where on the target it goes. One goroutine
-// at a time may use it.
+// Stage stands between a source and a sink. It passes what the rules keep, with its route. It is not
+// safe for concurrent use.
 type Stage struct {
 	rules    *Set
 	counters *Counters
@@ -19,38 +18,37 @@ type Stage struct {
 	last string
 	dest *destination
 
-	recorder *recorder // nil: there are no histories
+	recorder *recorder // nil without histories
 
 	leaves LeftOut // nil: a document that cannot be mapped ends the job
 	made   arena
-	mark   string // of the last batch that was passed on whole
-	atOnce int    // documents to ask for at once
+	mark   string // of the last batch that was passed on completely
+	atOnce int    // documents to read at once
 	copies Copies
 	came   map[string]mongo.OpTime // names that renames gave to what was not kept, and when
 
 	retainer retainer
 }
 
-// Copies tells of copies of collections.
+// Copies knows copies of collections.
 type Copies interface {
-	// CopyEnd is the end of the last copy of a source namespace. Up to there the target may be
-	// ahead of an event, and lack a document that has changed its place.
+	// CopyEnd returns the end of the last copy of a source namespace. Up to there, the target may be
+	// ahead of an event, and lack a document that has moved.
 	CopyEnd(ns string) mongo.OpTime
 }
 
-// destination is where the events of a source namespace go.
 type destination struct {
 	*Route
-	rules  bool        // one of those for documents
-	maps   *fields.Map // Fields, with care where the job goes on without those that it cannot map
-	count  *count
-	left   *skipCount
-	marked *markCount
-	mapped *mapCount
+	rules  bool        // some for documents
+	maps   *fields.Map // Fields, or its careful form
+	count  *filterCounts
+	left   *skipCounts
+	marked *markCounts
+	mapped *mapCounts
 }
 
-// NewStage makes a stage of rules for events from a position on. It counts in counters. leaves
-// keeps documents that cannot be mapped. If leaves is nil, such a document ends the job.
+// NewStage returns a stage for events from a position on. It counts in counters. leaves keeps
+// documents that cannot be mapped; if it is nil, they end the job.
 func NewStage(rules *Set, from stream.Position, counters *Counters, leaves LeftOut) *Stage {
 	if !rules.mayFail() {
 		leaves = nil
@@ -59,17 +57,14 @@ func NewStage(rules *Set, from stream.Position, counters *Counters, leaves LeftO
 		atOnce: mostAtOnce}
 }
 
-// Copies has the stage ask about copies; without it there were none.
+// Copies sets the source of CopyEnd; without it there were no copies.
 func (st *Stage) Copies(c Copies) { st.copies = c }
 
-// maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
 
-// Batch removes from a batch the events that are not kept, and gives the others their target.
-// Schema changes stay in the source's terms: a rename may cross the edge of what is kept, so
-// that the target takes part in what becomes of it. It returns, by their indexes, the updates
-// that may take their documents into a filter or out of it. It also returns those that do not
-// say what they make of a mapped document. Of these updates nothing is decided.
+// Batch removes events that are not kept, and gives the others their route. Schema changes keep the
+// source's names: a rename may cross the edge of what is kept. It returns the indexes of undecided
+// updates: they may move a document into a filter or out of it, or need it for its mapping.
 func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err error) {
 	kept := 0
 	made := st.made.bytes
@@ -114,7 +109,6 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 	return open, nil
 }
 
-// judge applies the rules of one collection.
 func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v verdict, err error) {
 	op := ev.Op()
 	if d.Skips.Has(op) && !st.bridges(d, ev, op) {
@@ -125,7 +119,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 		d.left.passed.Add(1)
 	}
 	if d.Skips.Has(stream.OpUpdate | stream.OpReplace) {
-		ev.Key.Shard = nil // the target may have the document under an earlier shard key
+		ev.Key.Shard = nil // the target may have an earlier shard key
 	}
 	if d.Filter != nil {
 		v = filterEvent(ev, d)
@@ -138,9 +132,9 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	}
 	switch {
 	case ev.Kind == stream.Insert && d.retains():
-		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may be under another shard key
+		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may have another shard key
 	case ev.Rekeyed && ev.Kind == stream.Put && d.Skips.Has(stream.OpInsert) && !st.copying(ev):
-		ev.Kind = stream.Replace // of a document that the target may never have got
+		ev.Kind = stream.Replace // the target may never have got it
 	case op == stream.OpDelete && d.SoftDelete != "":
 		mark(ev, d.SoftDelete, &st.made)
 		d.marked.marked.Add(1)
@@ -148,7 +142,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	return v, err
 }
 
-// comes notes a rename that brings a collection among those that are kept: it will be copied.
+// comes notes a rename that brings in a collection, which will be copied.
 func (st *Stage) comes(ev *stream.Event) {
 	ch := ev.Change
 	ofUser := ch.Command == 0 || ch.Command == mongo.CommandMove // what a server fills has other names
@@ -162,8 +156,8 @@ func (st *Stage) comes(ev *stream.Event) {
 	st.came[ch.To] = ev.At
 }
 
-// copying reports that the copy of a collection may be ahead of an event. What was read of the
-// source before a copy begins is older than the end of the copy.
+// copying reports that the copy of a collection may be ahead of an event. Reads of the source before
+// a copy are older than its end.
 func (st *Stage) copying(ev *stream.Event) bool {
 	if st.copies == nil {
 		return false
@@ -178,9 +172,9 @@ func (st *Stage) copying(ev *stream.Event) bool {
 	return !end.Before(ev.At)
 }
 
-// bridges reports a change that is applied although the rule skips it: the copy may have read
-// what it left. With an earlier replacement and later updates, a document would come to be that
-// never was. A document that an update moves to another shard may have been read on both.
+// bridges reports a skipped change that is applied, as the copy may have read its result: an earlier
+// replacement with later updates would be a document that never was. A document that an update moves
+// to another shard may have been read on both.
 func (st *Stage) bridges(d *destination, ev *stream.Event, op stream.Ops) bool {
 	return (op == stream.OpReplace && !d.Skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) &&
 		st.copying(ev)
@@ -195,11 +189,11 @@ func (st *Stage) of(ns string) *destination {
 		if len(st.known) >= maxKnown {
 			clear(st.known)
 		}
-		r := st.rules.Route(ns)
+		r, n := st.rules.Route(ns), st.counters.all()
 		d = &destination{Route: r, rules: r.SoftDelete != "" || r.Skips != 0 || r.Filter != nil ||
 			r.Fields != nil, maps: r.Fields,
-			count: st.counters.of(r.filter), left: st.counters.skipped(r.skip), marked: st.counters.marked(r.softDelete),
-			mapped: st.counters.mapped(r.fields)}
+			count: countsOf(n.filters, r.filter), left: countsOf(n.skips, r.skip), marked: countsOf(n.marks, r.softDelete),
+			mapped: countsOf(n.maps, r.fields)}
 		if st.leaves != nil && r.Fields != nil {
 			d.maps = r.mapping.careful
 		}
@@ -209,7 +203,7 @@ func (st *Stage) of(ns string) *destination {
 	return d
 }
 
-// Concerns reports whether a schema change can touch anything that is kept.
+// Concerns reports whether a schema change may affect anything kept.
 func (s *Set) Concerns(ch *stream.Change) bool {
 	db, _ := mongo.SplitNS(ch.NS)
 	to, _ := mongo.SplitNS(ch.To)

@@ -135,7 +135,7 @@ func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 	for i := range ops {
 		o := &ops[i]
 		keyed := o.Kind == stream.Update && o.Wall == 0 && !key.IsZero()
-		if keyed && (o.Upsert || key.Touched(o.Delta.Touches)) {
+		if keyed && (o.Upsert || key.Touched(o.Delta)) {
 			p.rewrites = append(p.rewrites, statement{op: o}) // for it may belong elsewhere then
 		} else {
 			p.add(o)
