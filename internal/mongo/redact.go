@@ -7,12 +7,10 @@ import (
 	"strings"
 )
 
-// hidden stands in the place of a connection string that cannot be parsed: any part of it
-// may be one of the password.
+// hidden replaces a connection string that cannot be parsed: any part may be one of the password.
 const hidden = "(address not shown)"
 
-// Redact removes user, password and options from a connection string. Of one that cannot
-// be parsed it shows nothing.
+// Redact removes user, password and options from a connection string.
 func Redact(uri string) string {
 	a, err := splitURI(uri)
 	if err != nil {
@@ -21,8 +19,7 @@ func Redact(uri string) string {
 	return a.scheme + "://" + a.hosts
 }
 
-// scrub removes the connection string and its password from an error's text,
-// for the driver quotes parts of it.
+// scrub removes the connection string and its password from an error, as the driver quotes parts of it.
 func scrub(err error, uri string) error {
 	text := Hide(err.Error(), uri)
 	if text == err.Error() {
@@ -31,8 +28,7 @@ func scrub(err error, uri string) error {
 	return errors.New(text)
 }
 
-// shortest is how many bytes a password has at least to be looked for: shorter ones are in
-// many words.
+// shortest is how many bytes a password has at least to be hidden: shorter ones are parts of many words.
 const shortest = 3
 
 // Hide removes a connection string and its password from a text.

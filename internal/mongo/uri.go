@@ -13,9 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// CheckURI checks the form of a connection string. It connects to nothing, looks up no names and opens no files:
-// those who define jobs name them, and serve only passes them on. Of a mongodb+srv address only the parts are
-// checked. The error quotes nothing of the connection string and has a hint.
+// CheckURI checks the form of a connection string. It looks up no names and opens no files: serve only passes them
+// on. Of a mongodb+srv address only the parts are checked. The error quotes nothing of uri and has a hint.
 func CheckURI(uri string) error {
 	a, err := splitURI(uri)
 	if err != nil || a.scheme == srvScheme {
@@ -28,8 +27,8 @@ func CheckURI(uri string) error {
 	return err
 }
 
-// ReplaceFiles replaces each file that a connection string names, in options for TLS, by what with returns for the
-// option and the file; an empty name drops the option.
+// ReplaceFiles replaces each file that a connection string names, in options for TLS, by the one that with returns.
+// An empty name drops the option.
 func ReplaceFiles(uri string, with func(option, file string) (string, error)) (string, error) {
 	before, query, found := strings.Cut(uri, "?")
 	if !found {
@@ -62,9 +61,8 @@ func fileOptions() []string {
 		"tlscertificatefile", "tlsprivatekeyfile"}
 }
 
-// ParseURI reads a connection string; of a mongodb+srv address it looks up the hosts. All
-// connection strings are read by it, for the driver's errors quote what it cannot read:
-// the error of ParseURI quotes nothing of the connection string and has a hint.
+// ParseURI reads a connection string, and looks up the hosts of a mongodb+srv address. All connection strings are
+// read by it: the driver's errors quote them, its own error does not. It has a hint.
 func ParseURI(uri string) (*options.ClientOptions, error) {
 	if _, err := splitURI(uri); err != nil {
 		return nil, err
@@ -88,8 +86,7 @@ const (
 		"of the password: @ is %40, / is %2F, : is %3A, ? is %3F, % is %25"
 )
 
-// reason is why the driver cannot read a connection string, by its own words where these
-// quote nothing of it but names of options that the driver knows.
+// reason is the driver's text where that quotes nothing but the names of options.
 func reason(err error) string {
 	var name *net.DNSError
 	if errors.As(err, &name) {
@@ -120,15 +117,13 @@ func reason(err error) string {
 	return "it has another form"
 }
 
-// address is a connection string, cut in its parts.
 type address struct {
 	scheme, login, hosts string
 	path                 string // after the first slash, without options
 }
 
-// splitURI cuts a connection string. It refuses one whose parts could be cut otherwise, as
-// those with characters of the password that should be percent-encoded, and one that names
-// no hosts. The error quotes nothing of it and has a hint.
+// splitURI cuts a connection string. It refuses one that could be cut in other ways, as with unencoded characters
+// of a password, and one without hosts. The error quotes nothing of it and has a hint.
 func splitURI(uri string) (a address, err error) {
 	failed := func(why string) (address, error) { return address{}, WithHint(errors.New(why), uriHint) }
 	scheme, rest, _ := strings.Cut(uri, "://")
@@ -162,8 +157,7 @@ func splitURI(uri string) (a address, err error) {
 	return a, nil
 }
 
-// areHosts reports that a part of a connection string has the form of hosts, one at least.
-// As the driver does, it passes over commas too many.
+// areHosts reports a valid list of hosts. Like the driver it ignores superfluous commas.
 func areHosts(scheme, list string) bool {
 	hosts := strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 	for _, host := range hosts {
@@ -193,9 +187,7 @@ func areHosts(scheme, list string) bool {
 	return len(hosts) == 1 || len(hosts) > 1 && scheme != srvScheme
 }
 
-// Database is the one that a connection string names in its path, "" without. It is
-// where the user is looked for, and restricts nothing. A connection string that cannot be
-// parsed has none.
+// Database returns the database that a connection string names, where the user is looked for; "" without.
 func Database(uri string) string {
 	a, err := splitURI(uri)
 	if err != nil {
@@ -207,8 +199,8 @@ func Database(uri string) string {
 	return a.path
 }
 
-// HasPassword reports whether a connection string carries a password, as far
-// as its form tells: of the user, of a key's file or of a proxy, or a session's token.
+// HasPassword reports whether a connection string has a password, of the user, a key file or a proxy, or a
+// session's token.
 func HasPassword(uri string) bool {
 	_, rest, _ := strings.Cut(uri, "://")
 	at := strings.LastIndex(rest, "@")
@@ -217,10 +209,9 @@ func HasPassword(uri string) bool {
 		strings.Contains(query, "_token:")
 }
 
-// MemberURI is a connection string for another replica set of the same cluster: that
-// of a router with the hosts "set/host:port,host:port" in place of its own. User,
-// password and all options stay; srv is what a mongodb+srv string stands for: TLS, unless
-// it says otherwise, and no name to look up.
+// MemberURI returns the connection string of a cluster's replica set: that of a router with hosts
+// "set/host:port,host:port" in place of its own. User, password and options stay. For mongodb+srv it adds TLS
+// unless an option says otherwise.
 func MemberURI(router, hosts string) (string, error) {
 	set, list, ok := strings.Cut(hosts, "/")
 	scheme, rest, isURI := strings.Cut(router, "://")

@@ -18,7 +18,6 @@ type questions struct {
 	headless  time.Time            // since when there is no primary; zero while there is one
 }
 
-// question is a command that is not answered yet.
 type question struct {
 	command, address string
 	since            time.Time
@@ -30,7 +29,6 @@ type checkouts struct {
 	since time.Time // when the first of them began, or another one ended since
 }
 
-// watch has the client of opts report to q.
 func (q *questions) watch(opts options.ClientOptions) *options.ClientOptions {
 	servers := *opts.ServerMonitor
 	servers.TopologyDescriptionChanged = q.described
@@ -78,7 +76,7 @@ func (q *questions) pooled(e *event.PoolEvent) {
 	q.checkouts[e.Address] = c
 }
 
-// described notes whether there is a server that takes writes.
+// described notes whether a server takes writes.
 func (q *questions) described(e *event.TopologyDescriptionChangedEvent) {
 	writes := slices.ContainsFunc(e.NewDescription.Servers, func(s event.ServerDescription) bool {
 		return s.Kind == "RSPrimary" || s.Kind == "Mongos" || s.Kind == "Standalone"
@@ -93,7 +91,7 @@ func (q *questions) described(e *event.TopologyDescriptionChangedEvent) {
 	}
 }
 
-// oldest is what the oldest operation under way waits for; since is zero without one.
+// oldest returns what the oldest operation waits for; since is zero without one.
 func (q *questions) oldest() (what string, since time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -111,9 +109,8 @@ func (q *questions) oldest() (what string, since time.Time) {
 	return what, since
 }
 
-// Waits returns what the oldest operation under way waits for, such as "to have a
-// primary" or "to answer update on 127.0.0.1:27017", and since when. since is zero if
-// nothing is under way. Builds of indexes do not count.
+// Waits returns what the oldest operation under way waits for, such as "to have a primary" or "to answer update on
+// 127.0.0.1:27017", and since when: zero for none. Index builds do not count.
 func (c *Cluster) Waits() (what string, since time.Time) {
 	what, since = c.asks.oldest()
 	if pooled, began := c.Pool.Waits(); earlier(began, since) {
@@ -122,5 +119,4 @@ func (c *Cluster) Waits() (what string, since time.Time) {
 	return what, since
 }
 
-// earlier reports whether a is a time before b. Zero is no time.
 func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }

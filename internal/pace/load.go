@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Load is how much a side of a job is asked to bear.
+// Load is how much a job may use one of its sides.
 type Load string
 
 // The loads, from the least to the most.
@@ -15,7 +15,6 @@ const (
 	Max    Load = "max"    // more workers, as far as that brings more
 )
 
-// check returns what is wrong with a requested load.
 func (l Load) check() error {
 	switch l {
 	case Low, Normal, Max:
@@ -24,7 +23,6 @@ func (l Load) check() error {
 	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)
 }
 
-// Loads are those of both sides of a job.
 type Loads struct {
 	Source Load `json:"sourceLoad"`
 	Target Load `json:"targetLoad"`

@@ -11,16 +11,13 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// A sharded collection needs an index that begins with its key. Where the source has
-// one it is made before the collection is sharded, else the server makes one. A unique
-// one is to be built when the target is consistent only: until then another index
-// stands in, whose name and key nobody has.
+// A sharded collection needs an index that begins with its key. One of the source is built before the collection is
+// sharded; without one the server builds its own. A unique one can be built at the consistent position only: until
+// then an index with an own name and key replaces it.
 
-// standInName is that of the index that stands in.
 const standInName = "millrace_shard_key"
 
-// support chooses the index of the source that is to support a shard key. standIn says
-// that there is one, which is not to be built yet.
+// support chooses the index of the source that supports a shard key. standIn says that it cannot be built yet.
 func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standIn bool) {
 	pattern := shardkey.Parse(key)
 	if len(pattern) == 1 && pattern[0].Path == "_id" && !pattern[0].Hashed {
@@ -48,7 +45,6 @@ func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
 		!collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
 }
 
-// begins reports the keys of an index that begin with a shard key.
 func begins(key, pattern shardkey.Pattern) bool {
 	if len(key) < len(pattern) {
 		return false
@@ -62,8 +58,8 @@ func begins(key, pattern shardkey.Pattern) bool {
 	return true
 }
 
-// Fits reports an index that a collection can have which is sharded by a key. Unique
-// ones have to begin with it, and it may not be hashed.
+// Fits reports an index that a collection with a shard key can have. A unique one has to begin with the key, which
+// may not be hashed.
 func Fits(ix stream.Index, key bson.Raw) bool {
 	if !truthy(ix.Spec, "unique") && !truthy(ix.Spec, "prepareUnique") {
 		return true
@@ -90,7 +86,6 @@ func truthy(spec bson.Raw, option string) bool {
 	return ok && n != 0
 }
 
-// standIn builds the index that stands in for one of the source's.
 func (p *Placer) standIn(ctx context.Context, n note) error {
 	db, _ := mongo.SplitNS(n.ID.NS)
 	var key bson.D
@@ -109,10 +104,9 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
 }
 
-// Yield has another index stand in for the one that supports a collection's shard key,
-// which is to be changed or dropped. Where specs are given, which clash with indexes of
-// the collection, it drops that one if it has the name or the keys of one of them.
-// False says that nothing was in the way.
+// Yield makes the stand-in index support a collection's shard key, in place of one that is to be changed or dropped.
+// Given clashing specs, it drops that index if it has the name or the keys of one of them. False says that nothing
+// was in the way.
 func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (bool, error) {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
@@ -132,7 +126,7 @@ func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (boo
 	return true, nil
 }
 
-// replace has the index that stands in take the place of indexes on the shard key.
+// replace makes the stand-in index take the place of other indexes.
 func (p *Placer) replace(ctx context.Context, n note, names []string) error {
 	n.StandIn = true
 	if err := p.save(ctx, n); err != nil {
@@ -149,8 +143,7 @@ func (p *Placer) replace(ctx context.Context, n note, names []string) error {
 	return nil
 }
 
-// stale are the names of indexes on a shard key as servers make them that are in the way
-// of one of some others.
+// stale are the names of the servers' own indexes on a shard key that clash with one of others.
 func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []string, err error) {
 	specs, err := p.indexes(ctx, n.ID.NS)
 	pattern := shardkey.Parse(n.Key)
@@ -164,8 +157,7 @@ func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []
 	return names, err
 }
 
-// clashes reports an index that servers do not take beside a plain one of a name on a
-// shard key: another of the name, or one of the same keys and documents.
+// clashes reports an index that servers refuse beside a plain one of that name on the shard key.
 func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 	if have, _ := spec.Lookup("name").StringValueOK(); have == name {
 		return true
@@ -178,8 +170,7 @@ func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 		!truthy(spec, "sparse") && !truthy(spec, "unique")
 }
 
-// DropRest drops the indexes that a server leaves when all are dropped. A plain one on
-// the shard key may stay.
+// DropRest drops the indexes that a server keeps when all are dropped, but for a plain one on the shard key.
 func (p *Placer) DropRest(ctx context.Context, ns string) error {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
@@ -210,7 +201,6 @@ func plain(spec, key bson.Raw) bool {
 	})
 }
 
-// indexes lists those of a collection of the target.
 func (p *Placer) indexes(ctx context.Context, ns string) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	return mongo.ReadAll[bson.Raw](ctx, "list the indexes of %s", ns)(
@@ -226,7 +216,7 @@ func (p *Placer) dropIndex(ctx context.Context, ns, name string) error {
 	return mongo.Wrap(err, "drop the index %s of %s", name, ns)
 }
 
-// Settle drops the indexes that stood in for others that are there now.
+// Settle drops stand-in indexes whose originals exist now.
 func (p *Placer) Settle(ctx context.Context) error {
 	all, err := p.notes(ctx)
 	if err != nil {
@@ -263,7 +253,7 @@ func (p *Placer) settle(ctx context.Context, n note) error {
 	return p.save(ctx, n)
 }
 
-// Made tells the indexes that collections have for their shard keys alone.
+// Made returns a function that reports indexes that exist for a shard key alone.
 func (p *Placer) Made(ctx context.Context) (func(ns string, ix stream.Index) bool, error) {
 	all, err := p.notes(ctx)
 	keys := map[string]bson.Raw{}

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/ownership"
 )
 
-// Entry is what a cluster knows of a sharded collection.
+// Entry is the config servers' entry of a sharded collection.
 type Entry struct {
 	NS        string      `bson:"_id"`
 	UUID      bson.Binary `bson:"uuid"`
@@ -22,7 +22,6 @@ type Entry struct {
 	NoBalance *bool       `bson:"noBalance"`
 }
 
-// config is a collection of the config servers, as a majority has it and routers give it.
 func config(c *mongo.Cluster, name string) *driver.Collection {
 	return c.Client.Database("config",
 		options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
@@ -44,14 +43,12 @@ func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]
 	return all, nil
 }
 
-// entry is that of one collection of the target; found is false where it is not sharded.
 func (p *Placer) entry(ctx context.Context, ns string) (e Entry, found bool, err error) {
 	all, err := Entries(ctx, p.c, []string{ns})
 	e, found = all[ns]
 	return e, found, err
 }
 
-// Shard is one of a cluster.
 type Shard struct {
 	Name     string   `bson:"_id"`
 	Host     string   `bson:"host"` // set/host:port,…
@@ -60,7 +57,7 @@ type Shard struct {
 	Hosts    []string `bson:"-"`
 }
 
-// Shards are those of a cluster, by name.
+// Shards returns the shards of a cluster, by name.
 func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
 	list, err := mongo.ReadAll[Shard](ctx, "read the shards of %s", c.Address())(
 		config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
@@ -71,7 +68,7 @@ func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
 	return list, err
 }
 
-// shards are those of the target that take documents, by name.
+// shards are the target's that take documents, by name.
 func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 	list, err := Shards(ctx, p.c)
 	for _, s := range list {
@@ -82,13 +79,11 @@ func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// chunks are those of a collection, in the order of keys.
 func (p *Placer) chunks(ctx context.Context, e Entry) ([]ownership.Chunk, error) {
 	list, err := ownership.ReadChunks(ctx, p.c, ownership.ChunksOf(p.c.Info.Version, e.NS, e.UUID))
 	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
 }
 
-// has reports a collection of the target that exists, sharded or not.
 func (p *Placer) has(ctx context.Context, ns string) (bool, error) {
 	db, coll := mongo.SplitNS(ns)
 	names, err := p.c.Client.Database(db,

@@ -74,7 +74,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	}}, nil
 }
 
-// Close closes idle connections.
+// Close closes idle connections. No request may be under way.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 	c.unpack.Close()
@@ -101,8 +101,7 @@ func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, erro
 	}
 }
 
-// Stay keeps a connection to the agent until ctx ends, so that the agent notices when
-// this puller is killed.
+// Stay keeps a connection to the agent until ctx ends: its end shows the agent that this puller was killed.
 func (c *Client) Stay(ctx context.Context, round, puller string) error {
 	for {
 		if _, err := c.ask(ctx, "stay", turnRequest{round, puller}, &struct{}{}); err != nil {
@@ -154,7 +153,7 @@ func (c *Client) ask(ctx context.Context, what string, q, into any) (status int,
 	return status, err
 }
 
-// post sends a request, and returns the agent's error as a remoteError.
+// post returns the agent's error as a remoteError.
 func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -185,7 +184,7 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 	return nil, &remoteError{text: failed.Error, hint: failed.Hint, status: resp.StatusCode}
 }
 
-// retry tries again while the network fails.
+// retry tries again while the network fails, for up to RetryFor.
 func (c *Client) retry(ctx context.Context, try func() error) error {
 	giveUp := time.Now().Add(c.o.RetryFor)
 	var remote *remoteError
@@ -229,7 +228,6 @@ const (
 
 const frameHead = 1 + 8 + 4
 
-// frameWriter writes blocks.
 type frameWriter struct {
 	w        *bufio.Writer
 	compress *zstd.Encoder // nil does not compress
@@ -263,8 +261,7 @@ func (w *frameWriter) block(b Block) error {
 	return w.frame(frameRaw, b.Sum, len(b.Data), b.Data)
 }
 
-// readFrames reads a reply with consecutive blocks from first on. It trusts nothing
-// but a length up to that of a block, for the bytes come from another machine.
+// readFrames reads consecutive blocks from first on. It checks what it reads: the agent may be anyone.
 func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn func(Block) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var head [frameHead]byte

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// startMember starts the new member, adds it to the set if asked, and waits
-// until it has caught up. The mongod runs on after this process.
+// startMember starts the new member, adds it to the set if asked, and waits until it has caught up.
+// The mongod runs on after this process.
 func startMember(ctx context.Context, o Options, res *Result) error {
 	m := o.Member
 	o.Pull.Stats.enter(PhaseMember, 0)
@@ -66,7 +66,6 @@ func errOr(err error) error {
 	return err
 }
 
-// follow waits for the started mongod and makes it a member, or a new set.
 func follow(ctx context.Context, o Options, res *Result, began time.Time) error {
 	address := cmp.Or(o.Member.Join, o.Member.Replace)
 	if o.Member.NewSet != "" {
@@ -97,13 +96,12 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	return err
 }
 
-// soon is the time between two checks of what takes a second or two.
+// soon is the interval for what takes a second or two.
 const soon = 20 * time.Millisecond
 
 // errBadURI hides the parser's error, which may quote secrets.
 var errBadURI = errors.New("seed: the connection string cannot be used")
 
-// awaitServer connects to the new mongod as soon as it answers.
 func awaitServer(ctx context.Context, o MemberOptions, address string, took *MemberTimes) (*driver.Client, error) {
 	began := time.Now()
 	// After a refused connection a driver retries only every 500 ms.
@@ -150,7 +148,7 @@ func lap(since *time.Time) float64 {
 	return took
 }
 
-// until calls check until it returns true or an error, or ctx ends.
+// until calls check at an interval until it returns true or an error, or ctx ends.
 func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -166,7 +164,6 @@ func until(ctx context.Context, every time.Duration, check func() (bool, error))
 	}
 }
 
-// initiate makes the started mongod a set of its own.
 func initiate(ctx context.Context, c *driver.Client, name, address string) error {
 	cfg := bson.D{{Key: "_id", Value: name},
 		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
@@ -185,8 +182,7 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 	})
 }
 
-// join adds the new member to the set, without vote and priority until it is a secondary
-// that has caught up.
+// join adds the new member, without vote and priority until it has caught up.
 func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	began := time.Now()
 	set, err := connectSet(ctx, o.SetURI)
@@ -228,7 +224,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 	})
 }
 
-// connectSet connects to the set, of which uri may name one member.
+// connectSet connects to the set that uri names a member of.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
@@ -262,7 +258,6 @@ type replConfig struct {
 	Rest     bson.M       `bson:",inline"`
 }
 
-// replMember is a member in a set's configuration.
 type replMember struct {
 	ID       int32   `bson:"_id"`
 	Host     string  `bson:"host"`
@@ -271,7 +266,6 @@ type replMember struct {
 	Rest     bson.M  `bson:",inline"`
 }
 
-// find returns the member of that address, nil for none.
 func (c *replConfig) find(host string) *replMember {
 	i := slices.IndexFunc(c.Members, func(m replMember) bool { return m.Host == host })
 	if i < 0 {
@@ -280,7 +274,6 @@ func (c *replConfig) find(host string) *replMember {
 	return &c.Members[i]
 }
 
-// addMember adds a member without vote and priority, unless the set has it.
 func addMember(ctx context.Context, set *driver.Client, host string, hidden bool) error {
 	return reconfigure(ctx, set, func(cfg *replConfig) error {
 		if cfg.find(host) != nil {
@@ -298,18 +291,16 @@ func addMember(ctx context.Context, set *driver.Client, host string, hidden bool
 	})
 }
 
-// errUnchanged ends a reconfiguration that is not needed.
 var errUnchanged = errors.New("nothing to change")
 
-// Replies while the set takes over another configuration.
+// Replies to a change of a configuration that is being replaced.
 const (
 	codeConfigInProgress   = 109 // ConfigurationInProgress
 	codeNewConfigOutdated  = 103 // NewReplicaSetConfigurationIncompatible: a version that is not newer
 	codeConfigNotCommitted = 308 // CurrentConfigNotCommittedYet
 )
 
-// reconfigure changes the set's configuration. It retries while another change is under
-// way, and after errors that pass; change may then see its own result.
+// reconfigure changes the set's configuration. change may be called again, and then see its own result.
 func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -349,8 +340,7 @@ func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error
 	return &reply.Config, err
 }
 
-// awaitSecondary waits until the member is a secondary that has applied what the primary
-// had when it became one.
+// awaitSecondary waits until the member is a secondary that has applied what the primary had when it became one.
 func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, took *MemberTimes) error {
 	var goal mongo.OpTime
 	var seen string
@@ -382,19 +372,17 @@ func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, too
 	return nil
 }
 
-// primaryPosition returns the primary's position, zero if it is not known.
 func primaryPosition(ctx context.Context, set *driver.Client) mongo.OpTime {
 	st, _ := readStatus(ctx, set)
 	return st.find(func(m memberStatus) bool { return m.State == "PRIMARY" }).Op
 }
 
-// readStatus asks a member for the status of its set.
 func readStatus(ctx context.Context, c *driver.Client) (st setStatus, err error) {
 	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st)
 	return st, err
 }
 
-// setStatus is the part of the reply to replSetGetStatus that is used.
+// setStatus is what is used of a reply to replSetGetStatus.
 type setStatus struct {
 	SyncSource string `bson:"syncSourceHost"`
 	Optimes    struct {
@@ -412,7 +400,6 @@ type memberStatus struct {
 	Date   time.Time    `bson:"optimeDate"`
 }
 
-// find returns the first member that matches, a zero one for none.
 func (s *setStatus) find(match func(memberStatus) bool) (m memberStatus) {
 	if i := slices.IndexFunc(s.Members, match); i >= 0 {
 		m = s.Members[i]

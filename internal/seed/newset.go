@@ -24,12 +24,10 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// makeIndependent removes from a copy the set that it comes from. Entries after the last
-// checkpoint are only in the copy's oplog, so it applies the oplog first and then drops
-// `local`. It returns the position up to which the copy has everything, and how many
-// expiries it deferred.
+// makeIndependent removes a copy's old set. Writes after the last checkpoint are only in the copy's oplog, so it
+// applies the oplog first and then drops `local`. at is the last position that the copy has.
 func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, deferred int, err error) {
-	// The files do not show which steps are done, this one does.
+	// Its presence shows that a step is left to do.
 	state := filepath.Join(o.Pull.DBPath, newSetMark)
 	if err := os.WriteFile(state, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
@@ -64,8 +62,7 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 
 const newSetMark = "millrace-new-set"
 
-// checkIndependent rejects a copy of a shard or of a config server. The plan cannot see
-// that of a stopped member.
+// checkIndependent rejects a copy of a shard or a config server, which the plan cannot see of a stopped member.
 func checkIndependent(ctx context.Context, c *driver.Client) error {
 	for _, one := range []struct {
 		db, coll string
@@ -94,10 +91,8 @@ func partOfCluster(role string) error {
 		"copy the cluster from its routers (mongos) with millrace sync")
 }
 
-// withPrivateMongod runs fn on a standalone mongod that listens only on a socket in a
-// private directory, so that no other client writes to the copy. It shuts the mongod
-// down cleanly, for its last checkpoint counts. The mongod's guardian does that even if
-// this process is killed.
+// withPrivateMongod runs fn on a standalone mongod that listens only on a socket in a private directory. The
+// mongod is shut down cleanly, for its last checkpoint counts; its guardian does that if this process is killed.
 func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string,
 	fn func(context.Context, *driver.Client) error) (err error) {
 	private, err := newScratch()
@@ -150,7 +145,6 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	return err
 }
 
-// callPrivate waits until a mongod answers on the socket and runs fn.
 func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	fn func(context.Context, *driver.Client) error) error {
 	ctx, cancel := endingWith(ctx, ended, errors.New("mongod ended"))
@@ -172,15 +166,12 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	return nil
 }
 
-// selectionWait bounds the server selection; the mongod's machine may be busy.
 const selectionWait = 30 * time.Second
 
-// mongod returns the program that makes the copy independent.
 func (o MemberOptions) mongod() string {
 	return cmp.Or(o.Mongod, slices.Concat(o.Command, []string{"mongod"})[0])
 }
 
-// tailOf returns the end of a log.
 func tailOf(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -223,8 +214,8 @@ const (
 	ownerFile     = "owner"          // in a directory, locked while its owner lives
 )
 
-// scratch is a private directory among temporary files. A killed process leaves it, and
-// a later one removes it, for its ownerFile is not locked.
+// scratch is a private directory among temporary files. The next process removes that of a killed one, by its
+// unlocked ownerFile.
 type scratch struct {
 	dir   string
 	owner *os.File // its lock also lasts for as long as a child has it open
@@ -238,7 +229,7 @@ func newScratch() (*scratch, error) {
 		return nil, fmt.Errorf("seed: cannot make a private directory: %w", err)
 	}
 	s := &scratch{dir: dir}
-	// It is renamed when it is locked: a sweep ignores directories without ownerFile.
+	// It is renamed when it is locked: sweepScratch ignores directories without ownerFile.
 	unlocked := filepath.Join(dir, ownerFile+".new")
 	if s.owner, err = os.OpenFile(unlocked, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600); err == nil {
 		if err = tryLock(s.owner); err == nil {
@@ -259,8 +250,7 @@ func (s *scratch) remove() error {
 	return err
 }
 
-// sweepScratch removes directories of ours whose owner is dead. It ignores errors: such
-// a directory is another user's, or harmless.
+// sweepScratch removes directories of killed processes. It ignores errors: others are another user's, or harmless.
 func sweepScratch(parent string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -298,7 +288,6 @@ const monitorOff = "ttlMonitorEnabled=false"
 // deferredCollection of mongo.StateDB is where jobs record what they deferred.
 const deferredCollection = "held"
 
-// followJob returns the name of the job that will follow the old set.
 func followJob(set string) string {
 	name := []byte("clone-" + set)
 	for i, c := range name {
@@ -309,17 +298,15 @@ func followJob(set string) string {
 	return string(name[:min(len(name), 64)])
 }
 
-// expiries defers the expiries of a server's collections.
 type expiries struct {
 	c   *driver.Client
 	job string
 	n   int // deferred so far
 }
 
-// deferExpiries defers every expiry of a server's collections for a job, and returns how
-// many there were. It records each before it changes it. A clone that follows its old set
-// must not expire documents itself: updates that refresh them would find nothing. The job
-// restores the expiries when it is finalized.
+// deferExpiries defers every expiry for a job, and returns how many there were. A clone that follows its old set
+// must not expire documents: updates that refresh them would find nothing. The job restores the expiries when it
+// is finalized.
 func deferExpiries(ctx context.Context, c *driver.Client, job string) (int, error) {
 	h := &expiries{c: c, job: job}
 	dbs, err := c.ListDatabaseNames(ctx, bson.D{})
@@ -354,7 +341,6 @@ func (h *expiries) database(ctx context.Context, db *driver.Database) error {
 	return nil
 }
 
-// expiringCollection is a collection as the server lists it.
 type expiringCollection struct {
 	Name    string   `bson:"name"`
 	Type    string   `bson:"type"`
@@ -442,11 +428,8 @@ func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawVa
 	return nil
 }
 
-// defersExpiry reports whether the copy becomes a set that follows its old one.
 func (o MemberOptions) defersExpiry() bool { return o.NewSet != "" && !o.KeepExpiry }
 
-// startCommand returns the command of the new member, with monitorOff if it follows its
-// old set.
 func (o MemberOptions) startCommand() []string {
 	set := slices.ContainsFunc(o.Command, func(s string) bool { return strings.Contains(s, "ttlMonitorEnabled") })
 	if !o.defersExpiry() || set || program(o.Command) == nil {
@@ -455,8 +438,7 @@ func (o MemberOptions) startCommand() []string {
 	return slices.Concat(o.Command, []string{"--setParameter", monitorOff})
 }
 
-// stopExpiring keeps a started mongod from expiring documents, whatever its command. A
-// mongod begins that a minute after its start at the earliest.
+// stopExpiring switches off the TTL monitor of a started mongod, which begins a minute after the start at the earliest.
 func (o Options) stopExpiring(ctx context.Context, c *driver.Client) {
 	if !o.Member.defersExpiry() {
 		return

@@ -85,7 +85,6 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 	return p, nil
 }
 
-// inspectFiles reads the data directory's own description.
 func (p *Plan) inspectFiles(d *dataDir) error {
 	raw, err := d.ReadFile(storageFile)
 	if err != nil {
@@ -113,7 +112,6 @@ func (p *Plan) inspectFiles(d *dataDir) error {
 	return nil
 }
 
-// inspectOthers checks what is not copied.
 func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 	there := func(name string) bool { _, err := os.Lstat(d.at(name)); return err == nil }
 	if there(keyStore) || there(keyDB) {
@@ -156,7 +154,6 @@ func (p *Plan) inspectStopped(d *dataDir) {
 	}
 }
 
-// inspectServer asks the running member.
 func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) error {
 	h, err := m.hello(ctx)
 	if err != nil {
@@ -200,7 +197,6 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	return nil
 }
 
-// samePlace checks that this mongod uses the directory.
 func (p *Plan) samePlace(status bson.Raw, dir string) {
 	pid, ok := status.Lookup("pid").AsInt64OK()
 	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
@@ -245,7 +241,6 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	p.inspectEngine(config)
 }
 
-// inspectEngine checks settings that mongod passes on to the engine.
 func (p *Plan) inspectEngine(config string) {
 	config = strings.Join(strings.Fields(config), "")
 	if regexp.MustCompile(`(^|,)log=\([^)]*\bpath=`).MatchString(config) {
@@ -258,7 +253,6 @@ func (p *Plan) inspectEngine(config string) {
 	}
 }
 
-// inspectReplication checks lag, delay and the oplog's window.
 func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}); err == nil {
 		p.lag(raw)
@@ -274,7 +268,6 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	}
 }
 
-// oplogEnd returns the oldest (1) or newest (-1) position of a member's oplog.
 func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.OpTime, err error) {
 	err = c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
 		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: direction}}).
@@ -320,7 +313,6 @@ func (p *Plan) delay(raw bson.Raw) {
 	}
 }
 
-// choose chooses the way.
 func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	p.Way, p.Why = o.Way, "asked for"
 	if o.Way != WayLock && !o.chosen {
@@ -339,8 +331,7 @@ func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// tryCursor opens a backup cursor and closes it: nothing else shows whether the server
-// has it and the user may open it.
+// tryCursor opens a backup cursor: nothing else shows whether the server has it and the user may open it.
 func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
 	if err == nil {
@@ -363,11 +354,10 @@ func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// assumedRate is the speed of a copy without limit, in bytes a second: that of one disk
-// or a fast network.
+// assumedRate is the speed of a copy without limit, in bytes a second: that of a disk or a fast network.
 const assumedRate = 100 << 20
 
-// window compares the oplog's window, when it is full, with the time of the copy.
+// window compares the time that a full oplog covers with the time of the copy.
 func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 	if p.Origin.WindowSecs <= 0 {
 		return

@@ -22,14 +22,12 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// CheckMember adds to a plan the checks of the new member: of its directory, and of the
-// mongod to be started on it.
+// CheckMember adds to a plan the checks of the new member's directory and its mongod.
 func CheckMember(ctx context.Context, p *Plan, o Options) {
 	p.checkTarget(ctx, o)
 	p.checkPrograms(ctx, o)
 }
 
-// checkPrograms checks the programs that will run on the copy.
 func (p *Plan) checkPrograms(ctx context.Context, o Options) {
 	if role := p.Origin.ClusterRole; role != "" && o.Member.NewSet != "" {
 		p.failBy("cluster role", partOfCluster(role))
@@ -43,7 +41,6 @@ func (p *Plan) checkPrograms(ctx context.Context, o Options) {
 	}
 }
 
-// checkTarget checks that the directory may be used and has room.
 func (p *Plan) checkTarget(ctx context.Context, o Options) {
 	var there int64
 	dir, replace := o.Pull.DBPath, (func(context.Context, *os.Root) error)(nil)
@@ -79,7 +76,7 @@ func (p *Plan) checkTarget(ctx context.Context, o Options) {
 	}
 }
 
-// existing returns a directory, or the nearest one above that exists.
+// existing returns dir, or the nearest directory above that exists.
 func existing(dir string) string {
 	dir, err := filepath.Abs(dir)
 	for err == nil {
@@ -121,8 +118,7 @@ type mongodConfig struct {
 	} `yaml:"security"`
 }
 
-// program returns a command up to the mongod, with what comes before, such as numactl;
-// nil without a mongod.
+// program returns a command up to the mongod, with what comes before, such as numactl; nil without a mongod.
 func program(command []string) []string {
 	named := regexp.MustCompile(`^mongod([-_.]?[0-9.]+)?$`)
 	i := slices.IndexFunc(command, func(s string) bool { return named.MatchString(filepath.Base(s)) })
@@ -132,7 +128,6 @@ func program(command []string) []string {
 	return command[:i+1]
 }
 
-// ask returns the output of a mongod that only prints something.
 func ask(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -140,7 +135,6 @@ func ask(ctx context.Context, command []string) (string, error) {
 	return string(out), err
 }
 
-// checkCommand compares the mongod that is to be started with the source.
 func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	head := program(o.Member.Command)
 	if head == nil {
@@ -160,7 +154,6 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	p.compare(c, o)
 }
 
-// configOf returns what the mongod of a command makes of its flags and files.
 func configOf(ctx context.Context, command []string) (c mongodConfig, err error) {
 	out, err := ask(ctx, append(slices.Clone(command), "--outputConfig"))
 	if err == nil {
@@ -169,10 +162,8 @@ func configOf(ctx context.Context, command []string) (c mongodConfig, err error)
 	return c, err
 }
 
-// port returns the port on which it will listen.
 func (c mongodConfig) port() string { return strconv.Itoa(cmp.Or(c.Net.Port, 27017)) }
 
-// failBy adds a failed check for an error.
 func (p *Plan) failBy(name string, err error) { p.fail(name, err.Error(), mongo.HintOf(err)) }
 
 func (p *Plan) compare(c mongodConfig, o Options) {
@@ -212,7 +203,7 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 	}
 }
 
-// same compares an option for the layout of files, without which no mongod starts.
+// same compares an option that decides the layout of files.
 func (p *Plan) same(option string, source, started bool, flag string) {
 	if source == started {
 		return
@@ -241,8 +232,7 @@ func sameDirectory(a, b string) bool {
 	return resolved(a) == resolved(b)
 }
 
-// checkVersion compares a mongod's version with the source's; it reports whether the
-// program answers.
+// checkVersion compares versions; it is false if the program does not tell its own.
 func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 	const name = "version"
 	out, err := ask(ctx, append(slices.Clone(program), "--version"))

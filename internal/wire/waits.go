@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// waits are the operations of a pool that wait for a server, and its connections, on
-// which exchanges may. It is safe for concurrent use.
+// waits are a pool's checkouts and connections in use, for which exchanges may wait. It is safe for concurrent use.
 type waits struct {
 	mu  sync.Mutex
 	all map[*wait]struct{}
@@ -19,7 +18,6 @@ type wait struct {
 	since atomic.Int64 // when it began, in nanoseconds; 0 while nothing is asked
 }
 
-// add begins a wait.
 func (w *waits) add(what string) *wait {
 	one := &wait{what: what}
 	one.begin()
@@ -32,14 +30,12 @@ func (w *waits) add(what string) *wait {
 	return one
 }
 
-// name says what a wait is for from now on.
 func (w *waits) name(one *wait, what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one.what = what
 }
 
-// forget removes a wait.
 func (w *waits) forget(one *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,8 +46,8 @@ func (w *waits) forget(one *wait) {
 func (w *wait) begin() { w.since.Store(time.Now().UnixNano()) }
 func (w *wait) end()   { w.since.Store(0) }
 
-// Waits returns what the oldest operation under way waits for, such as "to answer on
-// 127.0.0.1:27017", and since when. since is zero if nothing is under way.
+// Waits returns what the oldest operation under way waits for, such as "to answer on 127.0.0.1:27017", and since
+// when: zero for none.
 func (p *Pool) Waits() (what string, since time.Time) {
 	p.waits.mu.Lock()
 	defer p.waits.mu.Unlock()
