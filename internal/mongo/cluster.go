@@ -52,16 +52,14 @@ type Options struct {
 	ReadPreference *readpref.ReadPref
 	// ServerSelectionTimeout bounds the wait for a suitable server. Default: the connection string's, else 30 s.
 	ServerSelectionTimeout time.Duration
-	// Warm is how many connections of the pool to the primary are opened at once.
-	Warm int
+	Warm                   int // how many connections of the pool to the primary are opened at once
 	// ChooseCompression measures whether compressed messages move more, unless the connection string names a
 	// compressor. Chosen may be nil; it is called when the choice changes.
 	ChooseCompression bool
 	Chosen            func(wire.Compression)
 	// MaxPoolSize bounds connections per server of the pool, default 64.
 	MaxPoolSize uint64
-	// MostInUse is what Cluster.Limit bounds later.
-	MostInUse int
+	MostInUse   int // what Cluster.Limit bounds later
 }
 
 // Cluster is an open deployment: the driver's client for ordinary commands and a wire.Pool for the hot path. They
@@ -167,13 +165,11 @@ func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) 
 func (c *Cluster) Checkout(ctx context.Context, sel wire.Selector) (*wire.Conn, error) {
 	conn, err := c.Pool.Checkout(ctx, sel)
 	if _, none := wire.UnsuitableServers(err); none && sel == c.Reader() && c.Chooses() {
-		err = WithHint(err, preferenceHint)
+		err = WithHint(err, "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() "+
+			"shows tags)")
 	}
 	return conn, err
 }
-
-const preferenceHint = "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() " +
-	"shows tags)"
 
 // MayChoose reports whether the configuration has members that suit the read preference, up or not. It is true
 // where that cannot be read.
@@ -183,13 +179,7 @@ func (c *Cluster) MayChoose(ctx context.Context) (bool, error) {
 		return true, err
 	}
 	var reply struct {
-		Config struct {
-			Members []struct {
-				Arbiter bool              `bson:"arbiterOnly"`
-				Hidden  bool              `bson:"hidden"`
-				Tags    map[string]string `bson:"tags"`
-			} `bson:"members"`
-		} `bson:"config"`
+		Config SetConfig `bson:"config"`
 	}
 	if err := bson.Unmarshal(raw, &reply); err != nil {
 		return true, fmt.Errorf("read the configuration of %s: %w", c.Address(), err)
@@ -318,23 +308,19 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		c.Info.FCV, err = c.Compatibility(gctx)
 		return err
 	})
-	g.Go(func() (err error) {
-		config, err = c.permitted(gctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
-		return err
-	})
-	if h.SetName != "" && h.Writable { // other members may take no reads
+	ask := func(reply *bson.Raw, cmd bson.D) {
 		g.Go(func() (err error) {
-			shard, err = c.permitted(gctx, "admin", bson.D{{Key: "find", Value: "system.version"},
-				{Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+			*reply, err = c.permitted(gctx, "admin", cmd)
 			return err
 		})
 	}
-	g.Go(func() (err error) {
-		status, err = c.permitted(gctx, "admin", bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0},
-			{Key: "wiredTiger", Value: 0},
-			{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
-		return err
-	})
+	ask(&config, bson.D{{Key: "replSetGetConfig", Value: 1}})
+	if h.SetName != "" && h.Writable { // other members may take no reads
+		ask(&shard, bson.D{{Key: "find", Value: "system.version"},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+	}
+	ask(&status, bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0}, {Key: "wiredTiger", Value: 0},
+		{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -401,7 +387,6 @@ func OlderFCV(fcv, than string) bool {
 type Positions struct {
 	Last     OpTime    `bson:"opTime"`         // newest write
 	Majority OpTime    `bson:"majorityOpTime"` // newest majority-committed write
-	LastDate time.Time `bson:"lastWriteDate"`  // the primary's wall clock of Last
 	Now      time.Time `bson:"-"`              // the primary's wall clock of the answer
 }
 

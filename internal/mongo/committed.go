@@ -12,8 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-const commitPoll = 10 * time.Millisecond
-
 // Reached waits until the primary knows that a position is majority-committed, and returns its positions then.
 func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
 	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.Majority.Before(at) })
@@ -70,14 +68,11 @@ func (c *Cluster) ClusterTime(ctx context.Context) (OpTime, error) {
 }
 
 func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, err error) {
-	for {
-		if h, err = c.hello(ctx); err != nil || enough(&h) {
-			return h, err
-		}
-		if err := pace.Pause(ctx, commitPoll); err != nil {
-			return h, err
-		}
-	}
+	err = pace.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		h, err = c.hello(ctx)
+		return err == nil && enough(&h), err
+	})
+	return h, err
 }
 
 func (c *Cluster) elected(before, now int64) error {

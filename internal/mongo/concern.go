@@ -8,7 +8,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/tag"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // ParseWriteConcern reads the w of a write concern: majority, the default, or a number of members.
@@ -40,11 +39,8 @@ func (c *Cluster) DataConcern() any {
 
 // DataConcernDocument is the writeConcern of a command with DataConcern.
 func (c *Cluster) DataConcernDocument() bson.Raw {
-	d := bsoncore.NewDocumentBuilder()
-	if w, ok := c.DataConcern().(string); ok {
-		return bson.Raw(d.AppendString("w", w).Build())
-	}
-	return bson.Raw(d.AppendInt32("w", 1).Build())
+	raw, _ := bson.Marshal(bson.D{{Key: "w", Value: c.DataConcern()}}) // a string or a number
+	return raw
 }
 
 // ParseReadPreference reads a mode and tag sets such as "dc:east,rack:1;dc:west", which are tried in order.

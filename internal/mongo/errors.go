@@ -53,7 +53,7 @@ const (
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	CodeInvalidView          = 182 // of the database's view catalog as it is
-	CodeDatabaseDifferCase = 13297
+	CodeDatabaseDifferCase   = 13297
 	// CodeSampleFailed: the random cursor of $sample met the same documents repeatedly. A retry mostly helps.
 	CodeSampleFailed = 28799
 
@@ -67,7 +67,7 @@ const (
 	codeTooManyOperations      = 463
 	codeOverload               = 473
 
-	codeNotAView = 17399
+	codeNotAView       = 17399
 	codeNoStorageStats = 40280
 	codeNoCount        = 40481
 )
@@ -99,6 +99,7 @@ type Retryable struct {
 	Cause   error // may be nil
 }
 
+// Retry returns a Retryable. cause may be nil, and hint empty.
 func Retry(message string, cause error, hint string) error {
 	return WithHint(&Retryable{Message: message, Cause: cause}, hint)
 }

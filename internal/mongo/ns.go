@@ -17,6 +17,7 @@ func SeriesNS(ns string) string {
 	return db + "." + strings.TrimPrefix(coll, BucketsPrefix)
 }
 
+// IsBuckets reports the namespace of a time series' buckets.
 func IsBuckets(ns string) bool {
 	_, coll := SplitNS(ns)
 	return strings.HasPrefix(coll, BucketsPrefix)

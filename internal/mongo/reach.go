@@ -20,12 +20,10 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// ample is a limit of connections that no job reaches: pool and client have 64 each.
-const ample = 200
-
 // WithLimit adds the server's connection limit to an error of a broken connection, where the limit is low: a
 // server at its limit closes new connections.
 func (c *Cluster) WithLimit(err error) error {
+	const ample = 200 // pool and client have 64 each
 	if n := c.Info.Connections; n > 0 && n < ample && brokenOff(err) {
 		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n),
 			"raise net.maxIncomingConnections (--maxConns) there")

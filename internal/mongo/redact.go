@@ -28,9 +28,6 @@ func scrub(err error, uri string) error {
 	return errors.New(text)
 }
 
-// shortest is how many bytes a password has at least to be hidden: shorter ones are parts of many words.
-const shortest = 3
-
 // Hide removes a connection string and its password from a text.
 func Hide(text, uri string) string {
 	text = strings.ReplaceAll(text, uri, Redact(uri))
@@ -39,6 +36,7 @@ func Hide(text, uri string) string {
 		return text
 	}
 	_, written, _ := strings.Cut(a.login, ":")
+	const shortest = 3 // bytes: shorter ones are parts of many words
 	plain, err := url.PathUnescape(written)
 	if err != nil || len(plain) < shortest {
 		return text

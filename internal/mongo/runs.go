@@ -137,7 +137,7 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 		return nil, err
 	}
 	defer conn.Release()
-	return c.endConnections(ctx, conn, ending{match, waiting, then})
+	return c.endConnections(ctx, conn, match, waiting, then)
 }
 
 // EndConnectionsFirst is EndConnections for a pool over which nothing was written yet, and which it renews meanwhile
@@ -157,7 +157,7 @@ func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match fu
 		}
 		return err
 	})
-	raw, err := c.endConnections(ctx, conn, ending{match, waiting, then})
+	raw, err := c.endConnections(ctx, conn, match, waiting, then)
 	conn.Release()
 	if renewErr := renewing.Wait(); err == nil {
 		err = renewErr
@@ -168,41 +168,35 @@ func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match fu
 	return raw, err
 }
 
-type ending struct {
-	match   func(name string) bool
-	waiting func([]Connection)
-	then    bson.D
-}
-
-func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending) (bson.Raw, error) {
-	var telling sync.Mutex
-	waiting := func(left []Connection) {
-		telling.Lock()
-		defer telling.Unlock()
-		e.waiting(left)
-	}
+func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, match func(string) bool,
+	waiting func([]Connection), then bson.D) (bson.Raw, error) {
+	var reporting sync.Mutex
+	primary := at{conn: conn, match: match, waiting: func(left []Connection) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		waiting(left)
+	}}
 	end := c.endOnMembers
 	if c.Info.Kind == KindSharded {
 		end = c.endBehindRouters
 	}
-	if err := end(ctx, conn, e.match, waiting); err != nil {
+	if err := end(ctx, primary); err != nil {
 		return nil, err
 	}
-	reply, err := conn.Run(ctx, StateDB, e.then)
+	reply, err := conn.Run(ctx, StateDB, then)
 	return bson.Raw(reply), err
 }
 
-func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(string) bool,
-	waiting func([]Connection)) error {
-	here := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}}}
+func (c *Cluster) endOnMembers(ctx context.Context, primary at) error {
+	primary.list = bson.D{{Key: "idleConnections", Value: true}}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return here.end(gctx, waiting) })
+	g.Go(func() error { return primary.end(gctx) })
 	g.Go(func() error {
 		// Such a connection to another member may have an effect when that becomes primary again.
-		hosts, err := c.othersThan(gctx, conn.Addr())
+		hosts, err := c.othersThan(gctx, primary.conn.Addr())
 		for _, host := range hosts {
 			g.Go(func() error {
-				_, err := c.endAt(gctx, host, here, waiting)
+				_, err := c.endAt(gctx, host, primary)
 				return err
 			})
 		}
@@ -213,10 +207,10 @@ func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(
 
 // endBehindRouters waits until no router has a connection left. It ends operations on the shards, which learn the
 // application's name with each command. A router would only stop waiting for what it has sent to shards.
-func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool,
-	waiting func([]Connection)) error {
-	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true},
-		{Key: "localOps", Value: true}}, spare: true}
+func (c *Cluster) endBehindRouters(ctx context.Context, shards at) error {
+	router := shards
+	router.list = bson.D{{Key: "idleConnections", Value: true}, {Key: "localOps", Value: true}}
+	router.spare = true
 	var gone atomic.Bool
 	ended, stop := context.WithCancel(ctx)
 	defer stop()
@@ -224,11 +218,11 @@ func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match f
 	g.Go(func() error {
 		defer stop()
 		var all errgroup.Group
-		all.Go(func() error { return routers.end(gctx, waiting) })
+		all.Go(func() error { return router.end(gctx) })
 		for _, host := range c.Pool.Addresses() {
-			if host != conn.Addr() {
+			if host != router.conn.Addr() {
 				all.Go(func() error {
-					reached, err := c.endAt(gctx, host, routers, waiting)
+					reached, err := c.endAt(gctx, host, router)
 					gone.Store(gone.Load() || !reached)
 					return err
 				})
@@ -236,7 +230,7 @@ func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match f
 		}
 		return all.Wait()
 	})
-	g.Go(func() error { return c.endOnShards(gctx, ended, match, waiting) })
+	g.Go(func() error { return c.endOnShards(gctx, ended, shards) })
 	if err := g.Wait(); err != nil || !gone.Load() {
 		return err
 	}
@@ -244,19 +238,17 @@ func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match f
 	if err := pace.Pause(ctx, time.Second); err != nil {
 		return err
 	}
-	return c.endOnShards(ctx, ended, match, waiting)
+	return c.endOnShards(ctx, ended, shards)
 }
 
 // endOnShards ends operations on the shards until ended is done and nothing is left.
-func (c *Cluster) endOnShards(ctx, ended context.Context, match func(string) bool, waiting func([]Connection)) error {
-	conn, err := c.Pool.Checkout(ctx, wire.Primary())
-	if err != nil {
+func (c *Cluster) endOnShards(ctx, ended context.Context, shards at) (err error) {
+	if shards.conn, err = c.Pool.Checkout(ctx, wire.Primary()); err != nil {
 		return err
 	}
-	defer conn.Release()
-	shards := at{conn: conn, match: match}
+	defer shards.conn.Release()
 	for last := false; ; {
-		if err := shards.end(ctx, waiting); err != nil || last {
+		if err := shards.end(ctx); err != nil || last {
 			return err
 		}
 		last = ended.Err() != nil // once more after that
@@ -277,16 +269,14 @@ func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error)
 }
 
 // endAt is at.end for another server. One that cannot be reached is left out: it is checked when it becomes primary.
-func (c *Cluster) endAt(ctx context.Context, host string, as at, waiting func([]Connection)) (reached bool, err error) {
+func (c *Cluster) endAt(ctx context.Context, host string, a at) (reached bool, err error) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	conn, err := c.Pool.Checkout(short, wire.ByAddress(host).Urgent())
-	if err != nil {
+	if a.conn, err = c.Pool.Checkout(short, wire.ByAddress(host).Urgent()); err != nil {
 		return false, ctx.Err()
 	}
-	defer conn.Release()
-	as.conn = conn
-	err = as.end(ctx, waiting)
+	defer a.conn.Release()
+	err = a.end(ctx)
 	if err != nil && ctx.Err() == nil && Classify(err) == ClassRetry {
 		return false, nil
 	}
@@ -295,21 +285,21 @@ func (c *Cluster) endAt(ctx context.Context, host string, as at, waiting func([]
 
 // at is a server on which matching connections, or operations, are to end.
 type at struct {
-	conn  *wire.Conn
-	match func(name string) bool
-	list  bson.D // options of $currentOp, without allUsers; none: a router lists what runs on the shards
-	spare bool   // what runs is waited for, not killed
+	conn    *wire.Conn
+	match   func(name string) bool
+	waiting func([]Connection)
+	list    bson.D // options of $currentOp, without allUsers; none: a router lists what runs on the shards
+	spare   bool   // what runs is waited for, not killed
 }
 
 // end kills operations, and waits until nothing is left.
-func (a at) end(ctx context.Context, waiting func([]Connection)) error {
-	conn := a.conn
+func (a at) end(ctx context.Context) error {
 	const interval = time.Second
 	pause, reported := 5*time.Millisecond, time.Now()
 	for {
 		left, err := a.connections(ctx)
 		if err != nil {
-			return fmt.Errorf("list the connections of %s: %w", conn.Addr(), err)
+			return fmt.Errorf("list the connections of %s: %w", a.conn.Addr(), err)
 		}
 		if len(left) == 0 {
 			return nil
@@ -320,14 +310,14 @@ func (a at) end(ctx context.Context, waiting func([]Connection)) error {
 				continue
 			}
 			// The next list shows what is over, or may not be killed.
-			_, err := conn.Run(ctx, "admin", end)
+			_, err := a.conn.Run(ctx, "admin", end)
 			if err != nil && Classify(err) == ClassRetry {
-				return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
+				return fmt.Errorf("kill operations of %s: %w", a.conn.Addr(), err)
 			}
 		}
 		if time.Since(reported) > interval {
 			reported = time.Now()
-			waiting(left)
+			a.waiting(left)
 		}
 		if err := pace.Pause(ctx, pause); err != nil {
 			return err

@@ -29,21 +29,16 @@ func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[stri
 		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$in", Value: namespaces}}})
 	}
 	fields := options.Find().SetProjection(bson.D{{Key: "key", Value: 1}})
-	cur, err := c.Config("collections").Find(ctx, filter, fields)
-	var docs []struct {
+	type entry struct {
 		ID  string `bson:"_id"`
 		Key bson.Raw
 	}
-	if err == nil {
-		err = cur.All(ctx, &docs)
+	list, err := ReadAll[entry](ctx, "read the shard keys of %s", c.Address())(
+		c.Config("collections").Find(ctx, filter, fields))
+	for _, e := range list {
+		keys[e.ID] = e.Key
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the shard keys of %s: %w", c.Address(), err)
-	}
-	for _, d := range docs {
-		keys[d.ID] = d.Key
-	}
-	return keys, nil
+	return keys, err
 }
 
 // EachSet calls do with each replica set of a deployment, one after the other: with c itself, named "", or with the
@@ -52,16 +47,13 @@ func (c *Cluster) EachSet(ctx context.Context, do func(name string, set *Cluster
 	if c.Info.Kind != KindSharded {
 		return do("", c)
 	}
-	cur, err := c.Config("shards").Find(ctx, bson.D{})
-	var shards []struct {
+	type shard struct {
 		ID   string `bson:"_id"`
 		Host string
 	}
-	if err == nil {
-		err = cur.All(ctx, &shards)
-	}
+	shards, err := ReadAll[shard](ctx, "list the shards of %s", c.Address())(c.Config("shards").Find(ctx, bson.D{}))
 	if err != nil {
-		return fmt.Errorf("list the shards of %s: %w", c.Address(), err)
+		return err
 	}
 	for _, s := range shards {
 		if err := c.ofShard(ctx, s.Host, func(set *Cluster) error { return do(s.ID, set) }); err != nil {

@@ -9,9 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// stateOps bounds the statements of one command on millrace's own collections.
-const stateOps = 500
-
 // OfJob selects the documents of a job, whose _ids begin with its name and a slash. A server with notablescan
 // answers no query without an index.
 func OfJob(job string) bson.E {
@@ -43,8 +40,9 @@ func (c *Cluster) DeleteState(ctx context.Context, coll string, w any, filters .
 
 func (c *Cluster) writeState(ctx context.Context, command bson.D, field string, w any,
 	statements []bson.D) (term int64, err error) {
+	const most = 500 // statements of one command
 	term = -1
-	for part := range slices.Chunk(statements, stateOps) {
+	for part := range slices.Chunk(statements, most) {
 		raw, err := c.Write(ctx, StateDB, append(slices.Clone(command), bson.E{Key: field, Value: part},
 			bson.E{Key: "ordered", Value: true},
 			bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}))

@@ -214,28 +214,23 @@ func HasPassword(uri string) bool {
 // unless an option says otherwise.
 func MemberURI(router, hosts string) (string, error) {
 	set, list, ok := strings.Cut(hosts, "/")
-	scheme, rest, isURI := strings.Cut(router, "://")
-	if !ok || !isURI || set == "" || list == "" {
+	a, err := splitURI(router)
+	if !ok || err != nil || set == "" || list == "" {
 		return "", fmt.Errorf("%q are no hosts of a replica set; want set/host:port,host:port", hosts)
 	}
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
+	if a.login != "" {
+		a.login += "@"
 	}
-	login := rest[:strings.LastIndex(rest[:end], "@")+1]
-	path, query, _ := strings.Cut(rest[end:], "?")
-	if path == "" {
-		path = "/"
-	}
+	_, query, _ := strings.Cut(router, "?")
 	params := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
 		name, _, _ := strings.Cut(strings.ToLower(p), "=")
 		return slices.Contains([]string{"", "replicaset", "directconnection", "loadbalanced", "srvmaxhosts",
 			"srvservicename"}, name)
 	})
 	lower := strings.ToLower(query)
-	if scheme == "mongodb+srv" && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {
+	if a.scheme == srvScheme && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {
 		params = append(params, "tls=true")
 	}
 	params = append(params, "replicaSet="+url.QueryEscape(set))
-	return "mongodb://" + login + list + path + "?" + strings.Join(params, "&"), nil
+	return "mongodb://" + a.login + list + "/" + a.path + "?" + strings.Join(params, "&"), nil
 }

@@ -59,9 +59,6 @@ func (f *Filter) Mark(cmd bson.D) bson.D {
 	return cmd
 }
 
-// staleTimeout bounds the retries: the first newer version succeeds, unless chunks move all the time.
-const staleTimeout = time.Minute
-
 // Run runs a marked command with the present version, and again with a newer one. f may be nil.
 func (f *Filter) Run(ctx context.Context, cmd bson.D, run func(bson.D) error) error {
 	if f == nil || !slices.ContainsFunc(cmd, func(e bson.E) bool { return e.Key == versionField }) {
@@ -77,7 +74,7 @@ func (f *Filter) Run(ctx context.Context, cmd bson.D, run func(bson.D) error) er
 		switch {
 		case !Stale(err) || f.fixed:
 			return err
-		case time.Since(began) > staleTimeout:
+		case time.Since(began) > time.Minute: // the first newer version succeeds otherwise
 			return mongo.Retry(fmt.Sprintf("%s moves from shard to shard all the time", v.Name), err, "")
 		}
 		refused = v

@@ -36,10 +36,10 @@ type History struct {
 	passed map[string]bson.Timestamp // where the shards' sources stand
 }
 
+// HistoryOptions shape a History.
 type HistoryOptions struct {
 	Config Config
-	// Shards is how many shards call Passed.
-	Shards int
+	Shards int // how many shards call Passed
 	// Removed returns an error if nobody reads a removed shard that had joined since the History begins.
 	Removed func(shard string) error
 	// ByEpoch: chunks name an epoch, not the collection's UUID (before 5.0).
@@ -244,17 +244,14 @@ func (h *History) named(ns string) (uuid [16]byte, c *Collection) {
 // loggedDonor returns the donor of a chunk by the cluster's changelog, from the move to the recipient closest to a
 // time; perhaps Unknown. The chunk's own history names donors of the last ten seconds.
 func (h *History) loggedDonor(ctx context.Context, ch *chunkDoc, wall time.Time) (string, error) {
-	cur, err := h.oplog.Cluster.Config("changelog").Find(ctx, bson.D{
-		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
-		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
-	})
-	var moves []struct {
+	type move struct {
 		Time    time.Time
 		Details struct{ From string }
 	}
-	if err == nil {
-		err = cur.All(ctx, &moves)
-	}
+	moves, err := mongo.ReadAll[move](ctx, "read config.changelog")(h.oplog.Cluster.Config("changelog").Find(ctx, bson.D{
+		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
+		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
+	}))
 	from, least := Unknown, time.Duration(-1)
 	for _, m := range moves {
 		if d := m.Time.Sub(wall).Abs(); least < 0 || d < least {

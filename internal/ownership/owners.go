@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"slices"
+	"sort"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -74,15 +75,7 @@ func (o *Owners) At(key []bson.RawValue, at bson.Timestamp) string {
 
 // find returns the index of the range that has a key.
 func (o *Owners) find(key []bson.RawValue) int {
-	low, high := 0, len(o.ranges) // the range is in [low, high)
-	for high-low > 1 {
-		if mid := (low + high) / 2; shardkey.CompareKeys(o.ranges[mid].low, key) <= 0 {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return low
+	return sort.Search(len(o.ranges)-1, func(i int) bool { return shardkey.CompareKeys(key, o.ranges[i+1].low) < 0 })
 }
 
 // write takes the next write to the chunk map.

@@ -53,6 +53,7 @@ func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
 	return [16]byte(u.Data), true
 }
 
+// Sharded reports whether a collection is sharded.
 func (p *Places) Sharded(uuid bson.Binary) bool {
 	id, ok := ParseUUID(uuid)
 	return ok && p.sharded[id]
@@ -81,18 +82,10 @@ func (p *Places) Has(db string, uuid bson.Binary, there map[string]map[[16]byte]
 
 // Primary returns the primary shard of a database as a router reads it, "" for none.
 func Primary(ctx context.Context, router *mongo.Cluster, db string, concern bson.D) (string, error) {
-	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},
+	raw, err := router.Command(ctx, "config", bson.D{{Key: "find", Value: "databases"},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: db}}}, {Key: "readConcern", Value: concern}})
-	var found []struct {
-		Primary string `bson:"primary"`
-	}
-	if err == nil {
-		err = cur.All(ctx, &found)
-	}
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	return found[0].Primary, nil
+	shard, _ := raw.Lookup("cursor", "firstBatch", "0", "primary").StringValueOK()
+	return shard, err
 }
 
 // Majority is the read concern majority.

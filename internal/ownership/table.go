@@ -105,12 +105,9 @@ func ChunksOf(server mongo.Version, ns string, uuid bson.Binary) bson.D {
 }
 
 // ReadChunks reads chunks in the order of their keys.
-func ReadChunks(ctx context.Context, router *mongo.Cluster, of bson.D) (all []Chunk, err error) {
-	cur, err := router.Config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
-	return all, err
+func ReadChunks(ctx context.Context, router *mongo.Cluster, of bson.D) ([]Chunk, error) {
+	return mongo.ReadAll[Chunk](ctx, "read config.chunks")(
+		router.Config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}})))
 }
 
 func (t *Table) follows() bool {
@@ -134,12 +131,10 @@ func (t *Table) version(of func(Chunk) bool) (newest bson.Timestamp) {
 // Owners returns the shards that have chunks, sorted.
 func (t *Table) Owners() (all []string) {
 	for _, c := range t.Chunks {
-		if !slices.Contains(all, c.Shard) {
-			all = append(all, c.Shard)
-		}
+		all = append(all, c.Shard)
 	}
 	slices.Sort(all)
-	return all
+	return slices.Compact(all)
 }
 
 // Version is what commands to a shard carry, in the form of the servers' vWanted.
@@ -176,6 +171,7 @@ type Stand struct {
 	At      bson.Timestamp `bson:"at"` // a position before that moment
 }
 
+// Stand returns the table's version. at is a position before it was read.
 func (t *Table) Stand(at mongo.OpTime) Stand {
 	return Stand{Epoch: t.Epoch, Version: t.version(func(Chunk) bool { return true }), At: at.TS}
 }
@@ -245,11 +241,10 @@ func extend(bound, index bson.Raw) (bson.Raw, error) {
 func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	want := shardkey.Parse(t.Key)
 	for _, spec := range specs {
-		key, _ := spec.Lookup("key").DocumentOK()
-		have := shardkey.Parse(key)
-		if len(have) < len(want) || !slices.EqualFunc(have[:len(want)], want, sameField) || !complete(spec) {
+		if !Supports(spec, want) {
 			continue
 		}
+		key, _ := spec.Lookup("key").DocumentOK()
 		if name, ok := spec.Lookup("name").StringValueOK(); ok {
 			return &Index{key, name}
 		}
@@ -258,18 +253,27 @@ func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	return nil
 }
 
+// Supports reports an index of all documents, in the order of their values, that begins with a shard key.
+func Supports(spec bson.Raw, pattern shardkey.Pattern) bool {
+	for _, option := range []string{"partialFilterExpression", "sparse", "collation", "hidden"} {
+		v := spec.Lookup(option)
+		on, isBool := v.BooleanOK()
+		n, isNumber := v.AsInt64OK()
+		if v.Type != 0 && (!isBool || on) && (!isNumber || n != 0) {
+			return false
+		}
+	}
+	key, ok := spec.Lookup("key").DocumentOK()
+	return ok && Begins(shardkey.Parse(key), pattern)
+}
+
+// Begins reports whether the keys of an index begin with a shard key.
+func Begins(key, pattern shardkey.Pattern) bool {
+	return len(key) >= len(pattern) && slices.EqualFunc(key[:len(pattern)], pattern, sameField)
+}
+
 func sameField(a, b shardkey.Field) bool {
 	x, ok1 := a.Value.AsInt64OK()
 	y, ok2 := b.Value.AsInt64OK()
 	return a.Path == b.Path && (ok1 && ok2 && x == y || !(ok1 && ok2) && a.Value.Equal(b.Value))
-}
-
-// complete reports an index of all documents, in the order of their values.
-func complete(spec bson.Raw) bool {
-	for _, option := range []string{"partialFilterExpression", "sparse", "collation", "hidden"} {
-		if v := spec.Lookup(option); v.Type != 0 && (v.Type != bson.TypeBoolean || v.Boolean()) {
-			return false
-		}
-	}
-	return true
 }

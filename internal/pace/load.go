@@ -23,6 +23,7 @@ func (l Load) check() error {
 	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)
 }
 
+// Loads are those of both sides of a job.
 type Loads struct {
 	Source Load `json:"sourceLoad"`
 	Target Load `json:"targetLoad"`

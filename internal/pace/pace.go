@@ -51,9 +51,6 @@ func (l *Limiter) Rates() Rates {
 // Limited reports whether Wait may wait.
 func (l *Limiter) Limited() bool { return l != nil && l.limited.Load() }
 
-// burst is how far work may be ahead of the rates.
-const burst = time.Second
-
 // Wait returns when the present rates allow a piece of work, less a burst of a second. The only error is ctx's.
 func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	if !l.Limited() {
@@ -105,6 +102,18 @@ func Pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// Until calls check at an interval until it returns true or an error, or ctx ends.
+func Until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
+	for {
+		if done, err := check(); done || err != nil {
+			return err
+		}
+		if err := Pause(ctx, every); err != nil {
+			return err
+		}
+	}
+}
+
 func await(ctx context.Context, d time.Duration, changed <-chan struct{}) error {
 	select {
 	case <-time.After(d):
@@ -127,7 +136,7 @@ func (l *Limiter) book(docs, bytes int64) (delay, price time.Duration, changed <
 	}
 	price = max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes))
 	l.next = l.next.Add(price)
-	return l.next.Sub(now) - burst, price, l.changed
+	return l.next.Sub(now) - time.Second, price, l.changed
 }
 
 func cost(n, rate int64) time.Duration {

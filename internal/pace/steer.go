@@ -15,8 +15,6 @@ type steering struct {
 	grown bool // there are more workers than base
 }
 
-const steerEvery = time.Second
-
 // Steer looks for the number of operations at once with the most throughput while the load is Max, from base, the
 // workers of Normal, up to most. It returns when ctx ends. One may steer a gate at a time.
 func (g *Gate) Steer(ctx context.Context, base, most int) {
@@ -25,7 +23,7 @@ func (g *Gate) Steer(ctx context.Context, base, most int) {
 	}
 	g.change(func() { g.steering = steering{base: base, limit: base} })
 	defer g.change(func() { g.steering = steering{} })
-	tick := time.NewTicker(steerEvery)
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var c *climber
 	var before work

@@ -1,6 +1,7 @@
 package placing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,9 +41,7 @@ type Placer struct {
 
 // New prepares sharding on c; it sends nothing yet.
 func New(c *mongo.Cluster, o Options) *Placer {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Builds == nil {
 		o.Builds = schema.NewBuilds(c, nil, o.Log)
 	}
@@ -303,7 +302,7 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	}
 	ns := n.ID.NS
 	for _, at := range n.Cuts {
-		if _, exact := chunkOf(have, at); exact {
+		if slices.ContainsFunc(have, func(c ownership.Chunk) bool { return shardkey.CompareDocuments(c.Min, at) == 0 }) {
 			continue
 		}
 		if err := p.run(ctx, bson.D{{Key: "split", Value: ns}, {Key: "middle", Value: bson.Raw(at)}}); err != nil {
@@ -342,14 +341,4 @@ func (n note) ownerOf(c ownership.Chunk) string {
 		i++
 	}
 	return n.Owners[i]
-}
-
-func chunkOf(have []ownership.Chunk, at bson.Raw) (ownership.Chunk, bool) {
-	i, found := slices.BinarySearchFunc(have, shardkey.Bound(at), func(c ownership.Chunk, at []bson.RawValue) int {
-		return shardkey.CompareKeys(shardkey.Bound(c.Min), at)
-	})
-	if !found {
-		return ownership.Chunk{}, false
-	}
-	return have[i], true
 }

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -24,7 +25,7 @@ func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standI
 		return nil, false // there always is one
 	}
 	for _, ix := range indexes {
-		if !supports(ix.Spec, pattern) {
+		if !ownership.Supports(ix.Spec, pattern) {
 			continue
 		}
 		if truthy(ix.Spec, "unique") || truthy(ix.Spec, "prepareUnique") {
@@ -34,28 +35,6 @@ func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standI
 		return []stream.Index{ix}, false
 	}
 	return nil, standIn
-}
-
-// supports reports an index of all documents that begins with a shard key.
-func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
-	doc, ok := spec.Lookup("key").DocumentOK()
-	partial := spec.Lookup("partialFilterExpression").Type != 0
-	collated := spec.Lookup("collation").Type != 0
-	return ok && begins(shardkey.Parse(doc), pattern) && !partial &&
-		!collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
-}
-
-func begins(key, pattern shardkey.Pattern) bool {
-	if len(key) < len(pattern) {
-		return false
-	}
-	for i, f := range pattern {
-		if n, ascending := key[i].Value.AsInt64OK(); key[i].Path != f.Path || key[i].Hashed != f.Hashed ||
-			!f.Hashed && (!ascending || n != 1) {
-			return false
-		}
-	}
-	return true
 }
 
 // Fits reports an index that a collection with a shard key can have. A unique one has to begin with the key, which
@@ -149,7 +128,7 @@ func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []
 	pattern := shardkey.Parse(n.Key)
 	for _, spec := range specs {
 		name, _ := spec.Lookup("name").StringValueOK()
-		if plain(spec, n.Key) && supports(spec, pattern) && slices.ContainsFunc(others,
+		if plain(spec, n.Key) && ownership.Supports(spec, pattern) && slices.ContainsFunc(others,
 			func(other bson.Raw) bool { return clashes(other, name, pattern) }) {
 			names = append(names, name)
 		}
@@ -166,7 +145,7 @@ func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 	key := shardkey.Parse(doc)
 	locale, collated := spec.Lookup("collation", "locale").StringValueOK()
 	partial := spec.Lookup("partialFilterExpression").Type != 0
-	return len(key) == len(pattern) && begins(key, pattern) && !partial && (!collated || locale == "simple") &&
+	return len(key) == len(pattern) && ownership.Begins(key, pattern) && !partial && (!collated || locale == "simple") &&
 		!truthy(spec, "sparse") && !truthy(spec, "unique")
 }
 
@@ -241,7 +220,7 @@ func (p *Placer) settle(ctx context.Context, n note) error {
 	pattern := shardkey.Parse(n.Key)
 	other := slices.ContainsFunc(specs, func(spec bson.Raw) bool {
 		name, _ := spec.Lookup("name").StringValueOK()
-		return name != standInName && supports(spec, pattern)
+		return name != standInName && ownership.Supports(spec, pattern)
 	})
 	if !other {
 		return nil

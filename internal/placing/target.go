@@ -5,9 +5,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -22,17 +20,12 @@ type Entry struct {
 	NoBalance *bool       `bson:"noBalance"`
 }
 
-func config(c *mongo.Cluster, name string) *driver.Collection {
-	return c.Client.Database("config",
-		options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
-}
-
 // Entries reads which of the given collections of a sharded cluster are sharded.
 func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
 	these := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
 		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
 	list, err := mongo.ReadAll[Entry](ctx, "read which collections of %s are sharded", c.Address())(
-		config(c, "collections").Find(ctx, these))
+		c.Config("collections").Find(ctx, these))
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +42,7 @@ func (p *Placer) entry(ctx context.Context, ns string) (e Entry, found bool, err
 	return e, found, err
 }
 
+// Shard is a shard of a cluster.
 type Shard struct {
 	Name     string   `bson:"_id"`
 	Host     string   `bson:"host"` // set/host:port,…
@@ -60,7 +54,7 @@ type Shard struct {
 // Shards returns the shards of a cluster, by name.
 func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
 	list, err := mongo.ReadAll[Shard](ctx, "read the shards of %s", c.Address())(
-		config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
+		c.Config("shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 	for i, s := range list {
 		_, hosts, _ := strings.Cut(s.Host, "/")
 		list[i].Hosts = strings.Split(hosts, ",")

@@ -28,7 +28,7 @@ func (z Zone) same(o Zone) bool {
 
 // Zones reads the zones of collections of a sharded cluster, by namespace and in the order of keys.
 func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
-	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx,
+	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(c.Config("tags").Find(ctx,
 		bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
 		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
 	if err != nil {
@@ -83,11 +83,13 @@ func ParseZones(texts []string) (ZoneRules, error) {
 	return r, nil
 }
 
+// Out reports a zone that a rule leaves out.
 func (r ZoneRules) Out(zone string) bool {
 	shards, ok := r.by[zone]
 	return ok && len(shards) == 0
 }
 
+// Join says which shards of the target belong to a zone.
 type Join struct {
 	Has    []string // these are in it already
 	Add    []string // these are to be
@@ -232,6 +234,7 @@ func (p *Placer) shardedZones(ctx context.Context, zones []Zone, ns string) (all
 	return all, nil
 }
 
+// ZoneHint says what to do about a zone without shards.
 func ZoneHint(tag string) string {
 	return fmt.Sprintf("name shards of the target with --zone %s=shard,shard, or leave the zone out with --zone %s=none",
 		tag, tag)

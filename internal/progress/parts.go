@@ -31,9 +31,8 @@ type Shard struct {
 	ChangeBytes     int64   `json:"changeBytes"`
 	ChangeBytesRate float64 `json:"changeBytesRate"`
 	// LagSeconds is how far it is known behind the source's newest change; -1 unknown. It delays the changes of all.
-	LagSeconds float64 `json:"lagSeconds"`
-	// WindowSeconds is that of its own oplog; -1 unknown.
-	WindowSeconds float64 `json:"windowSeconds"`
+	LagSeconds    float64 `json:"lagSeconds"`
+	WindowSeconds float64 `json:"windowSeconds"` // that of its own oplog; -1 unknown
 	// At is the position up to which its changes are known; empty if unknown.
 	At string `json:"at,omitempty"`
 }
@@ -228,21 +227,19 @@ type Structure struct {
 	Views            int `json:"views"`
 	ViewsTotal       int `json:"viewsTotal"`
 	// Indexes leave out those of _id.
-	Indexes      int `json:"indexes"`
-	IndexesTotal int `json:"indexesTotal"`
-	// Sharded are the collections that are sharded on the target.
-	Sharded int    `json:"sharded"`
-	List    []Made `json:"list"`
+	Indexes      int    `json:"indexes"`
+	IndexesTotal int    `json:"indexesTotal"`
+	Sharded      int    `json:"sharded"` // the collections that are sharded on the target
+	List         []Made `json:"list"`
 }
 
 // Made is one collection or view of a structure.
 type Made struct {
-	Source  string      `json:"source"`
-	Target  string      `json:"target"`
-	Type    schema.Type `json:"type"`
-	Indexes int         `json:"indexes"`
-	// ShardKey is that on the target, empty where it is not sharded.
-	ShardKey string `json:"shardKey,omitempty"`
+	Source   string      `json:"source"`
+	Target   string      `json:"target"`
+	Type     schema.Type `json:"type"`
+	Indexes  int         `json:"indexes"`
+	ShardKey string      `json:"shardKey,omitempty"` // that on the target, empty where it is not sharded
 	// Made says that it is there, Done that its indexes are, too.
 	Made bool `json:"made"`
 	Done bool `json:"done"`

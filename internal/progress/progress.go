@@ -27,9 +27,8 @@ type Options struct {
 	Rules *transform.Counters
 	// ReadFrom returns the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
-	// Told, if not nil, is called when a step begins or ends. It must return at once, and must
-	// not use the Progress.
-	Told func(Event)
+	// OnEvent, if not nil, is called when a step begins or ends. It must return at once, and must not use the Progress.
+	OnEvent func(Event)
 	// Routers is what the target's routers were sent in this process; nil is nothing.
 	Routers func() []RouterDone
 }
@@ -90,6 +89,7 @@ func (p *Progress) enter(phase state.Phase) {
 	p.st.Phase, p.entered = phase, now
 }
 
+// Phase returns the job's phase.
 func (p *Progress) Phase() (phase state.Phase) {
 	p.set(func() { phase = p.st.Phase })
 	return phase
@@ -142,6 +142,7 @@ type Done struct {
 	Routers []RouterDone
 }
 
+// Done returns what the job has done in this process.
 func (p *Progress) Done() (d Done) {
 	p.set(func() {
 		d = p.done()
@@ -253,11 +254,8 @@ func (p *Progress) Applied() (at mongo.OpTime) {
 	return at
 }
 
-// silentAfter is how long the source's position may be unknown before the lag is.
-const silentAfter = 5 * time.Second
-
 // blind reports that the source's position is unknown: a member without a majority goes on to serve its oplog.
-func (p *Progress) blind() bool { return p.unasked != nil && p.o.Now().Sub(p.asked) > silentAfter }
+func (p *Progress) blind() bool { return p.unasked != nil && p.o.Now().Sub(p.asked) > 5*time.Second }
 
 // Status is a snapshot. end returns the position up to which a reader needs no oplog.
 func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
@@ -376,14 +374,13 @@ type Event struct {
 	Ended bool
 	// Docs and Bytes are those of a copied collection.
 	Docs, Bytes int64
-	// Class is that of the step's error; empty for none.
-	Class string
+	Class       string // that of the step's error; empty for none
 }
 
 func (p *Progress) emit(e Event) {
-	if p.o.Told != nil {
+	if p.o.OnEvent != nil {
 		e.At = p.o.Now()
-		p.o.Told(e)
+		p.o.OnEvent(e)
 	}
 }
 
@@ -416,8 +413,6 @@ type sample struct {
 	routers []RouterDone
 }
 
-const mostSamples = 11
-
 // Sample records the counters. It is called each second.
 func (p *Progress) Sample() {
 	x := sample{at: p.o.Now(), figures: figures{cpu: p.o.Usage().CPUSeconds}}
@@ -434,6 +429,7 @@ func (p *Progress) Sample() {
 		x.opBytes = float64(st.Bytes)
 	}
 	x.shards, x.routers = p.shardsDone(), p.routersDone()
+	const mostSamples = 11 // ten seconds
 	p.samples = append(p.samples[max(len(p.samples)+1-mostSamples, 0):], x)
 }
 

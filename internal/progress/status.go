@@ -22,8 +22,8 @@ type Status struct {
 	CannotFinalize string `json:"cannotFinalize,omitempty"`
 	FinalizeWanted bool   `json:"finalizeWanted"`
 
-	Limits pace.Rates `json:"limits"` // 0 is unlimited
-	Load   Load       `json:"load"`
+	Limits      pace.Rates   `json:"limits"` // 0 is unlimited
+	Load        Load         `json:"load"`
 	Compression Compressions `json:"compression"`
 	Source      string       `json:"source"` // without credentials
 	Target      string       `json:"target"`
@@ -36,8 +36,7 @@ type Status struct {
 	Error        string     `json:"error,omitempty"`
 	Hint         string     `json:"hint,omitempty"`
 
-	// Structure is nil unless the job copies no documents.
-	Structure *Structure `json:"structure,omitempty"`
+	Structure *Structure `json:"structure,omitempty"` // nil unless the job copies no documents
 
 	Copy    Copy    `json:"copy"`
 	Indexes []Index `json:"indexes,omitempty"`
@@ -46,14 +45,12 @@ type Status struct {
 	Shards  []Shard  `json:"shards,omitempty"`
 	Routers []Router `json:"routers,omitempty"`
 	// What rules did in this process: filters, field mappings, skipped operations, soft deletions.
-	Filters []transform.FilterCount `json:"filters,omitempty"`
-	Fields []transform.FieldsCount `json:"fields,omitempty"`
-	Skips []transform.SkipCount `json:"skips,omitempty"`
-	SoftDeletes []transform.MarkCount `json:"softDeletes,omitempty"`
-	// Conflicts are about documents that the target refused.
-	Conflicts Conflicts `json:"conflicts"`
-	// Process is the process, which may run other jobs too.
-	Process procstat.Usage `json:"process"`
+	Filters     []transform.FilterCount `json:"filters,omitempty"`
+	Fields      []transform.FieldsCount `json:"fields,omitempty"`
+	Skips       []transform.SkipCount   `json:"skips,omitempty"`
+	SoftDeletes []transform.MarkCount   `json:"softDeletes,omitempty"`
+	Conflicts   Conflicts               `json:"conflicts"` // about documents that the target refused
+	Process     procstat.Usage          `json:"process"`   // the process, which may run other jobs too
 
 	// Errors counts write and read errors by class.
 	Errors map[string]int64 `json:"errors"`
@@ -65,6 +62,7 @@ type Status struct {
 	LeftOut []string `json:"leftOut,omitempty"`
 }
 
+// Compressions are those of both sides.
 type Compressions struct {
 	Source Compression `json:"source"`
 	Target Compression `json:"target"`
@@ -132,26 +130,24 @@ type Follow struct {
 	Operations     int64   `json:"operations"` // applied since the process started
 	OperationsRate float64 `json:"operationsRate"`
 	BytesRate      float64 `json:"bytesRate"`
-	// Applied is the durable position; Source the source's newest one.
-	Applied string `json:"applied"`
-	Source  string `json:"source"`
-	LagSeconds float64 `json:"lagSeconds"`
+	Applied        string  `json:"applied"` // the durable position; Source the source's newest one
+	Source         string  `json:"source"`
+	LagSeconds     float64 `json:"lagSeconds"`
 	// WindowSeconds is how much older the applied position may get before the oplog lacks it; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
 	// WindowHeld says that the oplog, or local disk, keeps all that the job needs.
 	WindowHeld bool `json:"windowHeld,omitempty"`
 	// SpoolBytes is what local disk has of later changes, SpooledTo how far they reach.
-	SpoolBytes int64 `json:"spoolBytes"`
+	SpoolBytes       int64  `json:"spoolBytes"`
 	SpooledTo        string `json:"spooledTo,omitempty"`
 	OpenTransactions int    `json:"openTransactions"`
 	SchemaChanges    int64  `json:"schemaChanges"`
 	Folded           int64  `json:"folded"` // operations merged into others
 	Parked           int64  `json:"parked"` // operations retried in order
 	// Located counts documents looked up on all shards of the target, Broadcast updates sent to all.
-	Located   int64 `json:"located,omitempty"`
-	Broadcast int64 `json:"broadcast,omitempty"`
-	// Holding is the shard of the source that the others wait for.
-	Holding *Holding `json:"holding,omitempty"`
+	Located   int64    `json:"located,omitempty"`
+	Broadcast int64    `json:"broadcast,omitempty"`
+	Holding   *Holding `json:"holding,omitempty"` // the shard of the source that the others wait for
 }
 
 // Holding is a shard whose changes before the others' are not known yet.

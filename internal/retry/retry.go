@@ -25,9 +25,6 @@ func (b *Backoff) Worked() {
 	b.Waiting(nil, 0)
 }
 
-// worksAfter is how long after Worked a try counts as successful, longer than the wait for a member.
-const worksAfter = 45 * time.Second
-
 // Try retries do with growing pauses. It gives up when one failure lasts longer than limit; 0 is no limit.
 func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error) error {
 	var failingSince time.Time
@@ -49,7 +46,7 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 		if !b.worked.IsZero() {
 			ran = time.Since(b.worked)
 		}
-		if ran > worksAfter {
+		if ran > 45*time.Second { // longer than the wait for a member
 			failingSince = time.Time{}
 		}
 		if ran > time.Second {

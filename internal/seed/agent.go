@@ -19,13 +19,12 @@ import (
 
 // AgentOptions describe the member to copy.
 type AgentOptions struct {
-	DBPath  string
-	Way     Way
-	Why     string
-	Freezer Freezer
-	Cursor  *BackupCursor // pins the files for WayCursor, in place of Freezer
-	// MaxBehind is how far behind the member a copy of pinned files may be.
-	MaxBehind time.Duration
+	DBPath    string
+	Way       Way
+	Why       string
+	Freezer   Freezer
+	Cursor    *BackupCursor // pins the files for WayCursor, in place of Freezer
+	MaxBehind time.Duration // how far behind the member a copy of pinned files may be
 	// Describe returns what a round's manifest says of the member; nil is nothing.
 	Describe func(context.Context) (Origin, error)
 	SpoolDir string        // holds changed blocks; not inside DBPath
@@ -58,7 +57,8 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute
 	}
-	o.Pullers, o.Workers, o.Log = max(o.Pullers, 1), cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
+	o.Pullers, o.Workers = max(o.Pullers, 1), cmp.Or(max(o.Workers, 0), 4)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Freezer == nil {
 		o.Freezer = stopped{}
 	}
@@ -77,13 +77,6 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
-}
-
-func logOr(log *slog.Logger) *slog.Logger {
-	if log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return log
 }
 
 // Close ends all rounds.
@@ -223,14 +216,10 @@ func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 
 // Leave implements Source.
 func (a *Agent) Leave(_ context.Context, id, puller string) error {
-	r, err := a.round(id)
-	if err != nil {
-		return nil //nolint:nilerr // the round has ended
+	if r, err := a.round(id); err == nil && r.leave(puller) { // else the round has ended, or others are left
+		return a.drop(r)
 	}
-	if !r.leave(puller) {
-		return nil
-	}
-	return a.drop(r)
+	return nil
 }
 
 func (a *Agent) drop(r *round) error {
@@ -248,8 +237,7 @@ type Freezer interface {
 
 // Thaw is a frozen member.
 type Thaw interface {
-	// Lost is closed when the files no longer stand still: later reads may be torn.
-	Lost() <-chan struct{}
+	Lost() <-chan struct{} // closed when the files no longer stand still: later reads may be torn
 	// Release lets the member go on. Its error says that the files did not stand
 	// still all the time.
 	Release() error

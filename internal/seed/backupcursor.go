@@ -64,7 +64,7 @@ func (b *BackupCursor) open(ctx context.Context) (*backupCursor, error) {
 	if err != nil {
 		return nil, errBadURI
 	}
-	c := &backupCursor{pool: pool, log: logOr(b.Log),
+	c := &backupCursor{pool: pool, log: cmp.Or(b.Log, slog.New(slog.DiscardHandler)),
 		lost: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
 	if err := c.open(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), cursorCloseWait)
@@ -104,7 +104,7 @@ func (c *backupCursor) open(ctx context.Context) error {
 	var last error
 	wait, cancel := context.WithTimeout(ctx, cursorOpenWait)
 	defer cancel()
-	err := until(wait, time.Second, func() (bool, error) {
+	err := pace.Until(wait, time.Second, func() (bool, error) {
 		reply, err := c.ask(ctx, stageCommand("$backupCursor", bson.D{}))
 		if mongo.IsCode(err, codeCheckpointTookPlace) || mongo.IsCode(err, codeCursorNotNow) {
 			last = err
@@ -298,11 +298,11 @@ func (c *backupCursor) positions(ctx context.Context) (committed, own mongo.OpTi
 		return committed, own, mongo.NeedsRole(fmt.Errorf("seed: cannot read the member's status: %w", err),
 			"the user needs the role clusterMonitor")
 	}
-	var st setStatus
+	var st mongo.SetStatus
 	if err := bson.Unmarshal(raw, &st); err != nil {
 		return committed, own, fmt.Errorf("seed: cannot read the member's status: %w", err)
 	}
-	return st.Optimes.Committed, st.self().Op, nil
+	return st.OpTimes.Committed, st.Self().Applied, nil
 }
 
 func (c *backupCursor) end() error {

@@ -55,8 +55,9 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 
 func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, error)) (*Final, error) {
 	a := r.agent
-	if err := a.flush(ctx, r.list); err != nil {
-		return nil, err
+	// A clone would wait under the lock for dirty pages.
+	if err := a.eachOpen(ctx, r.list, (*os.File).Sync); err != nil {
+		return nil, fmt.Errorf("seed: cannot flush the files: %w", err)
 	}
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
@@ -92,24 +93,18 @@ func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (
 	return final, r.stoodStill(all.stamps)
 }
 
-// flush writes dirty pages to disk: a clone would wait for that under the lock.
-func (a *Agent) flush(ctx context.Context, list []File) error {
-	for _, f := range list {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+// eachOpen calls do for each file that exists.
+func (a *Agent) eachOpen(ctx context.Context, list []File, do func(*os.File) error) error {
+	return a.eachFile(ctx, list, func(f File) error {
 		file, err := a.dir.Open(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = errors.Join(file.Sync(), file.Close())
+			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("seed: cannot flush %s: %w", f.Path, err)
+			return err
 		}
-	}
-	return nil
+		return errors.Join(do(file), file.Close())
+	})
 }
 
 func (a *Agent) cloneAll(ctx context.Context, list []File, create func(string) (*os.File, error)) error {

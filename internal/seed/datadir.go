@@ -72,7 +72,7 @@ func (d *dataDir) OpenFile(name string, flags int, mode fs.FileMode) (*os.File, 
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	f, err := os.OpenFile(d.at(name), flags|openAtOnce, mode)
+	f, err := os.OpenFile(d.at(name), flags|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 		}
 		return nil
 	}
-	if linked && w.owner != nil && !sameOwner(info, w.owner) {
+	if linked && w.owner != nil && ownerOf(info) != ownerOf(w.owner) {
 		return unfollowed(p, "is behind a link and belongs to another user than "+storageFile)
 	}
 	w.out.files = append(w.out.files, File{Path: p, Size: info.Size()})
@@ -420,18 +420,12 @@ func checkFree(root directory) error {
 // tryLock locks a file until it is closed, by child processes that have it open too.
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// openAtOnce keeps the opening of a FIFO from waiting.
-const openAtOnce = unix.O_NONBLOCK
-
-func sameOwner(a, b fs.FileInfo) bool {
-	x, ok1 := a.Sys().(*syscall.Stat_t)
-	y, ok2 := b.Sys().(*syscall.Stat_t)
-	return ok1 && ok2 && x.Uid == y.Uid
-}
-
-func ownedByUs(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
+// ownerOf returns the id of a file's user, -1 if unknown.
+func ownerOf(info fs.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
 }
 
 func freeBytes(dir string) (int64, error) {

@@ -438,14 +438,5 @@ func (r *round) awaitWrites(ctx context.Context) error {
 	if r.agent.opts.Way != WayLock {
 		return nil
 	}
-	return r.agent.eachFile(ctx, r.list, func(f File) error {
-		file, err := r.agent.dir.Open(f.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(awaitWrites(file), file.Close())
-	})
+	return r.agent.eachOpen(ctx, r.list, awaitWrites)
 }

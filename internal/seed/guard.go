@@ -15,6 +15,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // GuardRequest is the first line on a guardian's standard input. At the end of the input it unlocks.
@@ -135,13 +136,13 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 		return nil, errBadURI
 	}
 	m := &member{client: client, admin: client.Database("admin"), app: app}
-	hello, err := m.hello(ctx)
+	h, err := hello(ctx, client)
 	if err != nil {
 		m.close()
 		return nil, mongo.WithHint(fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err),
 			"name one member, as mongodb://host:port")
 	}
-	m.process = hello.Topology.Process.Value
+	m.process = h.Topology.Process.Value
 	return m, nil
 }
 
@@ -162,8 +163,8 @@ type helloReply struct {
 	} `bson:"topologyVersion"`
 }
 
-func (m *member) hello(ctx context.Context) (h helloReply, err error) {
-	err = m.admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+func hello(ctx context.Context, c *driver.Client) (h helloReply, err error) {
+	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
 	return h, err
 }
 
@@ -193,7 +194,7 @@ func (m *member) lockable(ctx context.Context, primary bool) error {
 }
 
 func (m *member) stillLockable(ctx context.Context, primary bool) error {
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return fmt.Errorf("seed: cannot read the member's state: %w", err)
 	}
@@ -209,7 +210,7 @@ func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) err
 	ctx, cancel := context.WithTimeoutCause(ctx, buildWait, mongo.WithHint(
 		fmt.Errorf("seed: the member has been building indexes for %s", buildWait), "run it when no index is being built"))
 	defer cancel()
-	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+	return pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		select {
 		case <-gone:
 			return false, errors.New("seed: the guardian's parent is gone")
@@ -243,7 +244,7 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 	var last error
 	wait, cancel := context.WithTimeout(ctx, stableWait)
 	defer cancel()
-	err := until(wait, 200*time.Millisecond, func() (bool, error) {
+	err := pace.Until(wait, 200*time.Millisecond, func() (bool, error) {
 		last = m.lock(ctx, gone)
 		if last == nil {
 			return true, nil
@@ -290,7 +291,7 @@ func (m *member) unlockAfter(failure error) error {
 func (m *member) unlockOwn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockOwnWait)
 	defer cancel()
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err == nil && m.restarted(h) {
 		return errors.New("seed: the server was restarted")
 	}
@@ -310,7 +311,7 @@ func (m *member) unlock() error {
 			return err
 		}
 		switch {
-		case !connectionRefused(err):
+		case err == nil || !errors.Is(err, syscall.ECONNREFUSED) && !strings.Contains(err.Error(), "connection refused"):
 			refused = time.Time{}
 		case refused.IsZero():
 			refused = time.Now()
@@ -321,15 +322,11 @@ func (m *member) unlock() error {
 	}
 }
 
-func connectionRefused(err error) bool {
-	return err != nil && (errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused"))
-}
-
 // tryUnlock reports whether the lock is certainly gone.
 func (m *member) tryUnlock() (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return false, err
 	}

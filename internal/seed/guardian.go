@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
@@ -156,7 +157,7 @@ func (t *guardedLock) standIn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), standInWait)
 	defer cancel()
 	var last error
-	err := until(ctx, unlockPause, func() (done bool, err error) {
+	err := pace.Until(ctx, unlockPause, func() (done bool, err error) {
 		if done, last = t.tryStandIn(ctx); !done {
 			return false, nil
 		}

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
@@ -46,7 +47,8 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 		select {
 		case err := <-ended:
 			if err != nil || !slices.Contains(m.Command, "--fork") {
-				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err),
+				err = cmp.Or(err, errors.New("without an error"))
+				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", err,
 					tailOf(m.LogPath)), "the copy is complete: start the member by hand"))
 			}
 		case <-run.Done():
@@ -55,13 +57,6 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 	err = follow(run, o, res, began)
 	if cause := context.Cause(run); err != nil && cause != nil {
 		return errors.Join(cause, err)
-	}
-	return err
-}
-
-func errOr(err error) error {
-	if err == nil {
-		return errors.New("without an error")
 	}
 	return err
 }
@@ -105,7 +100,7 @@ var errBadURI = errors.New("seed: the connection string cannot be used")
 func awaitServer(ctx context.Context, o MemberOptions, address string, took *MemberTimes) (*driver.Client, error) {
 	began := time.Now()
 	// After a refused connection a driver retries only every 500 ms.
-	err := until(ctx, soon, func() (bool, error) {
+	err := pace.Until(ctx, soon, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return false, nil //nolint:nilerr // it does not listen yet
@@ -128,9 +123,9 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 	if err != nil {
 		return nil, errBadURI
 	}
-	err = until(ctx, soon, func() (bool, error) {
-		// Without login: users may not be there yet.
-		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
+	err = pace.Until(ctx, soon, func() (bool, error) {
+		_, err := hello(ctx, c) // without login: users may not be there yet
+		return err == nil, nil
 	})
 	took.Answer = lap(&began)
 	if err != nil {
@@ -148,22 +143,6 @@ func lap(since *time.Time) float64 {
 	return took
 }
 
-// until calls check at an interval until it returns true or an error, or ctx ends.
-func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if ok, err := check(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 func initiate(ctx context.Context, c *driver.Client, name, address string) error {
 	cfg := bson.D{{Key: "_id", Value: name},
 		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
@@ -172,13 +151,9 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 		return mongo.WithHint(fmt.Errorf("seed: cannot initiate the set %s: %w", name, err),
 			"the copy is ready: initiate it by hand")
 	}
-	return until(ctx, 100*time.Millisecond, func() (bool, error) {
-		raw, err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
-		if err != nil {
-			return false, nil //nolint:nilerr // connections end when a set begins
-		}
-		primary, _ := raw.Lookup("ismaster").BooleanOK()
-		return primary, nil
+	return pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		h, err := hello(ctx, c) // connections end when a set begins
+		return err == nil && h.Primary, nil
 	})
 }
 
@@ -235,8 +210,7 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	if err != nil {
 		return nil, errBadURI
 	}
-	var h helloReply
-	err = one.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+	h, err := hello(ctx, one)
 	_ = one.Disconnect(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err)
@@ -305,7 +279,7 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var last error
-	err := until(ctx, 200*time.Millisecond, func() (bool, error) {
+	err := pace.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		cfg, err := readReplConfig(ctx, set)
 		if err == nil {
 			err = change(cfg)
@@ -346,65 +320,29 @@ func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, too
 	var seen string
 	began := time.Now()
 	defer func() { took.Apply = lap(&began) }()
-	err := until(ctx, soon, func() (bool, error) {
-		st, err := readStatus(ctx, c)
-		m := st.self()
+	err := pace.Until(ctx, soon, func() (bool, error) {
+		st, err := mongo.ReadSetStatus(ctx, c)
+		m := st.Self()
 		if err != nil || m.State == "" {
 			return false, nil //nolint:nilerr // it learns of the set by its first heartbeat
 		}
-		if seen = m.State; seen != "SECONDARY" {
+		if seen = m.State; seen != mongo.StateSecondary {
 			return false, nil
 		}
 		if took.Secondary == 0 {
 			took.Secondary = lap(&began)
 		}
-		if took.Choose == 0 && st.SyncSource != "" {
+		if took.Choose == 0 && st.Source() != "" {
 			took.Choose = lap(&began)
 		}
 		if goal.IsZero() {
-			goal = primaryPosition(ctx, set)
+			st, _ := mongo.ReadSetStatus(ctx, set) // zero until it is known
+			goal = st.Primary().Applied
 		}
-		return !goal.IsZero() && !m.Op.Before(goal), nil
+		return !goal.IsZero() && !m.Applied.Before(goal), nil
 	})
 	if err != nil {
 		return fmt.Errorf("%s has not caught up (last state %q): %w", host, seen, err)
 	}
 	return nil
 }
-
-func primaryPosition(ctx context.Context, set *driver.Client) mongo.OpTime {
-	st, _ := readStatus(ctx, set)
-	return st.find(func(m memberStatus) bool { return m.State == "PRIMARY" }).Op
-}
-
-func readStatus(ctx context.Context, c *driver.Client) (st setStatus, err error) {
-	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st)
-	return st, err
-}
-
-// setStatus is what is used of a reply to replSetGetStatus.
-type setStatus struct {
-	SyncSource string `bson:"syncSourceHost"`
-	Optimes    struct {
-		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
-	} `bson:"optimes"`
-	Members []memberStatus `bson:"members"`
-}
-
-type memberStatus struct {
-	Self   bool         `bson:"self"`
-	Name   string       `bson:"name"`
-	State  string       `bson:"stateStr"`
-	Health float64      `bson:"health"` // 0 is unreachable
-	Op     mongo.OpTime `bson:"optime"`
-	Date   time.Time    `bson:"optimeDate"`
-}
-
-func (s *setStatus) find(match func(memberStatus) bool) (m memberStatus) {
-	if i := slices.IndexFunc(s.Members, match); i >= 0 {
-		m = s.Members[i]
-	}
-	return m
-}
-
-func (s *setStatus) self() memberStatus { return s.find(func(m memberStatus) bool { return m.Self }) }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
@@ -156,7 +157,7 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	}
 	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
 	// Recovery may replay hours of oplog: the socket is there before the mongod listens.
-	err = until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
+	err = pace.Until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
 	if err != nil {
 		return err
 	}
@@ -264,7 +265,7 @@ func sweepScratch(parent string) {
 }
 
 func sweepOne(dir string) {
-	if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !ownedByUs(info) {
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() || ownerOf(info) != os.Geteuid() {
 		return
 	}
 	root, err := os.OpenRoot(dir)
@@ -284,9 +285,6 @@ func sweepOne(dir string) {
 
 // monitorOff keeps a mongod from expiring documents.
 const monitorOff = "ttlMonitorEnabled=false"
-
-// deferredCollection of mongo.StateDB is where jobs record what they deferred.
-const deferredCollection = "held"
 
 func followJob(set string) string {
 	name := []byte("clone-" + set)
@@ -353,12 +351,8 @@ func (c expiringCollection) is(option string) bool {
 }
 
 func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiringCollection) error {
-	ns := db.Name() + "." + c.Name
 	if v, err := c.Options.LookupErr(expiry.Option); err == nil { // of a clustered collection or a series
-		if err := h.note(ctx, ns, "", v, nil); err != nil {
-			return err
-		}
-		if err := h.collMod(ctx, db, c, bson.E{Key: expiry.Option, Value: "off"}); err != nil {
+		if err := h.deferOne(ctx, db, c, v, nil); err != nil {
 			return err
 		}
 	}
@@ -366,66 +360,49 @@ func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiri
 		return nil // nothing expires there, and collMod is refused
 	}
 	indexes, err := mongo.ReadAll[bson.Raw](ctx, "list the indexes")(db.Collection(c.Name).Indexes().List(ctx))
-	if err != nil {
-		return err
-	}
-	for _, ix := range indexes {
-		if err := h.index(ctx, db, c, ix); err != nil {
+	for _, spec := range indexes {
+		v, missing := spec.LookupErr(expiry.Option)
+		keys, err := spec.Lookup("key").Document().Elements()
+		if missing == nil && err == nil && len(keys) == 1 { // old servers ignore an expiry with more keys
+			err = h.deferOne(ctx, db, c, v, spec)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
-func (h *expiries) index(ctx context.Context, db *driver.Database, c expiringCollection, spec bson.Raw) error {
-	v, err := spec.LookupErr(expiry.Option)
-	if err != nil {
-		return nil //nolint:nilerr // it expires nothing
-	}
-	name, _ := spec.Lookup("name").StringValueOK()
-	keys, err := spec.Lookup("key").Document().Elements()
-	if err != nil || len(keys) != 1 {
-		return err // old servers accept an expiry with more keys, and ignore it
-	}
-	if err := h.note(ctx, db.Name()+"."+c.Name, name, v, spec); err != nil {
-		return err
-	}
-	seconds, _ := expiry.Seconds(v)
-	return h.collMod(ctx, db, c, bson.E{Key: "index",
-		Value: bson.D{{Key: "name", Value: name}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}})
-}
-
-func (h *expiries) collMod(ctx context.Context, db *driver.Database, c expiringCollection, what bson.E) error {
-	cmd := bson.D{{Key: "collMod", Value: c.Name}, what}
-	if c.is("recordPreImages") { // some servers switch it off where it is not repeated
-		cmd = append(cmd, bson.E{Key: "recordPreImages", Value: true})
-	}
-	return db.RunCommand(ctx, cmd).Err()
-}
-
-// note records what is deferred, in the format of internal/schema: the expiry of an
-// index is in whole seconds there.
-func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawValue, spec bson.Raw) error {
-	var value any = expire
-	if index != "" {
-		n, ok := expiry.Seconds(expire)
+// deferOne records and defers the expiry of a collection, or in whole seconds that of the index with a spec.
+func (h *expiries) deferOne(ctx context.Context, db *driver.Database, c expiringCollection, v bson.RawValue,
+	spec bson.Raw) error {
+	var expire any = v
+	index, mod := "", bson.E{Key: expiry.Option, Value: "off"}
+	if spec != nil {
+		index, _ = spec.Lookup("name").StringValueOK()
+		seconds, ok := expiry.Seconds(v)
 		if !ok {
 			return errors.New("the expiry of index " + index + " is no number")
 		}
-		value = n
+		expire, mod = seconds, bson.E{Key: "index",
+			Value: bson.D{{Key: "name", Value: index}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}}
 	}
-	id := bson.D{{Key: "job", Value: h.job}, {Key: "ns", Value: ns}, {Key: "index", Value: index}}
-	doc := bson.D{{Key: "_id", Value: id}, {Key: "unbuilt", Value: false}, {Key: "expire", Value: value}}
+	id := bson.D{{Key: "job", Value: h.job}, {Key: "ns", Value: db.Name() + "." + c.Name}, {Key: "index", Value: index}}
+	doc := bson.D{{Key: "_id", Value: id}, {Key: "unbuilt", Value: false}, {Key: "expire", Value: expire}}
 	if spec != nil {
 		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
 	}
-	_, err := h.c.Database(mongo.StateDB).Collection(deferredCollection).
-		ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, doc, options.Replace().SetUpsert(true))
+	_, err := h.c.Database(mongo.StateDB).Collection("held"). // as internal/schema records it
+									ReplaceOne(ctx, doc[:1], doc, options.Replace().SetUpsert(true))
 	if err != nil {
 		return fmt.Errorf("cannot record the deferred expiry: %w", err)
 	}
 	h.n++
-	return nil
+	cmd := bson.D{{Key: "collMod", Value: c.Name}, mod}
+	if c.is("recordPreImages") { // some servers switch it off where it is not repeated
+		cmd = append(cmd, bson.E{Key: "recordPreImages", Value: true})
+	}
+	return db.RunCommand(ctx, cmd).Err()
 }
 
 func (o MemberOptions) defersExpiry() bool { return o.NewSet != "" && !o.KeepExpiry }

@@ -110,12 +110,11 @@ func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	return final, nil
 }
 
-const mostStuck = 3
-
 // extend adds the journal until the copy is at most MaxBehind behind.
 func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile, error) {
 	a := r.agent
 	added := map[string]*roundFile{}
+	const mostStuck = 3
 	last, stuck := time.Duration(-1), 0
 	for {
 		list, at, err := r.pin.extend(ctx)

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -155,7 +154,7 @@ func (p *Plan) inspectStopped(d *dataDir) {
 }
 
 func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) error {
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return err
 	}
@@ -254,11 +253,11 @@ func (p *Plan) inspectEngine(config string) {
 }
 
 func (p *Plan) inspectReplication(ctx context.Context, m *member) {
-	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}); err == nil {
-		p.lag(raw)
+	if st, err := mongo.ReadSetStatus(ctx, m.client); err == nil {
+		p.lag(st)
 	}
-	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
-		p.delay(raw)
+	if c, err := mongo.ReadSetConfig(ctx, m.client); err == nil {
+		p.delay(c)
 	}
 	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is unknown
 	newest, _ := oplogEnd(ctx, m.client, -1)
@@ -275,39 +274,20 @@ func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.Op
 	return at, err
 }
 
-func (p *Plan) lag(raw bson.Raw) {
-	var st setStatus
-	if bson.Unmarshal(raw, &st) != nil {
-		return
-	}
-	var newest time.Time
+func (p *Plan) lag(st mongo.SetStatus) {
+	own := st.Self().AppliedDate
 	for _, m := range st.Members {
-		if m.Date.After(newest) {
-			newest = m.Date
-		}
+		p.Origin.LagSecs = max(p.Origin.LagSecs, m.AppliedDate.Sub(own).Seconds())
 	}
-	p.Origin.LagSecs = max(newest.Sub(st.self().Date).Seconds(), 0)
 	if p.Origin.LagSecs > 60 {
 		p.warn("lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs),
 			"the new member will be as far behind; copy another one")
 	}
 }
 
-func (p *Plan) delay(raw bson.Raw) {
-	var c struct {
-		Config struct {
-			Members []struct {
-				Host  string `bson:"host"`
-				Delay int64  `bson:"secondaryDelaySecs"`
-				Slave int64  `bson:"slaveDelay"`
-			} `bson:"members"`
-		} `bson:"config"`
-	}
-	if bson.Unmarshal(raw, &c) != nil {
-		return
-	}
-	for _, m := range c.Config.Members {
-		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
+func (p *Plan) delay(c mongo.SetConfig) {
+	for _, m := range c.Members {
+		if d := m.DelaySeconds(); m.Host == p.Origin.Host && d > 0 {
 			p.fail("delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
 	}
@@ -354,9 +334,6 @@ func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// assumedRate is the speed of a copy without limit, in bytes a second: that of a disk or a fast network.
-const assumedRate = 100 << 20
-
 // window compares the time that a full oplog covers with the time of the copy.
 func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 	if p.Origin.WindowSecs <= 0 {
@@ -376,7 +353,7 @@ func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 
 func (p *Plan) compareWindow(window float64, rate int64) {
 	if rate <= 0 {
-		rate = assumedRate
+		rate = 100 << 20 // a disk or a fast network
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
 		p.warn("oplog window",

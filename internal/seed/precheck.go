@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -66,13 +65,8 @@ func (p *Plan) checkTarget(ctx context.Context, o Options) {
 			there += f.Size
 		}
 	}
-	free, err := freeBytes(existing(dir))
-	if err != nil {
-		return // the copy checks it
-	}
-	if need := p.Bytes - there; free < need+need/50 {
-		p.fail("free space", fmt.Sprintf("the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir,
-			humanize.Bytes(uint64(free))), "make room, or choose another directory")
+	if err := checkRoom(dir, p.Bytes-there); err != nil {
+		p.failBy("free space", err)
 	}
 }
 

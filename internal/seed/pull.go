@@ -55,7 +55,7 @@ type Report struct {
 // Pull copies a member's files into an empty directory, or completes an interrupted
 // copy. From the first byte until it returns nil, no mongod starts on the directory.
 func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
-	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
+	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Stats == nil {
 		o.Stats = &Stats{}
 	}
@@ -267,10 +267,6 @@ func (p *pull) begin(m *Manifest) error {
 }
 
 func (p *pull) room(m *Manifest) error {
-	free, err := freeBytes(p.o.DBPath)
-	if err != nil {
-		return err
-	}
 	files, err := listCopy(p.root)
 	if err != nil {
 		return err
@@ -286,11 +282,17 @@ func (p *pull) room(m *Manifest) error {
 		}
 		there += f.Size // other files make room
 	}
-	if need := m.Bytes - there; free < need+need/50 {
-		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath,
+	return checkRoom(p.o.DBPath, m.Bytes-there)
+}
+
+// checkRoom refuses a directory without room for so many bytes, and some more.
+func checkRoom(dir string, need int64) error {
+	free, err := freeBytes(existing(dir))
+	if err == nil && free < need+need/50 {
+		err = mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir,
 			humanize.Bytes(uint64(free))), "make room, or choose another directory")
 	}
-	return nil
+	return err
 }
 
 func (p *pull) firstPass(ctx context.Context, m *Manifest) error {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 const (
@@ -49,17 +51,17 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 }
 
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
-	cfg, err := readReplConfig(ctx, set)
+	cfg, err := mongo.ReadSetConfig(ctx, set)
+	id := cfg.Settings.ReplicaSetID
 	if err != nil {
-		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),
+		return id, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),
 			"the user needs the role clusterManager")
 	}
-	if cfg.find(host) == nil {
-		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
+	if !slices.ContainsFunc(cfg.Members, func(m mongo.MemberConfig) bool { return m.Host == host }) {
+		return id, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
 			"name it as rs.conf() does; a new member takes --join")
 	}
-	id, ok := cfg.Settings.Lookup("replicaSetId").ObjectIDOK()
-	if !ok {
+	if id.IsZero() {
 		return id, errors.New("seed: the set's configuration has no replicaSetId")
 	}
 	return id, nil
@@ -75,11 +77,11 @@ func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	wait, cancel := context.WithTimeoutCause(ctx, downWait, mongo.WithHint(
 		fmt.Errorf("seed: the set still reaches %s", host), "shut it down on its machine"))
 	defer cancel()
-	return until(wait, 100*time.Millisecond, func() (bool, error) {
-		st, err := readStatus(wait, set)
+	return pace.Until(wait, 100*time.Millisecond, func() (bool, error) {
+		st, err := mongo.ReadSetStatus(wait, set)
 		switch {
 		case err == nil:
-			m := st.find(func(m memberStatus) bool { return m.Name == host })
+			m := st.Member(host)
 			return m.Name == host && m.Health == 0, nil
 		case wait.Err() != nil:
 			return false, context.Cause(wait)

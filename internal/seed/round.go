@@ -355,11 +355,9 @@ type spool struct {
 	from, to int64
 }
 
-const bufferBytes = 64 << 20 // kept in memory under a lock
-
 // buffer keeps the next blocks in memory until flush, as far as they fit: writing takes longer than reading.
 func (s *spool) buffer() {
-	b := make([]byte, bufferBytes)
+	b := make([]byte, 64<<20)
 	for i := 0; i < len(b); i += os.Getpagesize() {
 		b[i] = 1 // the kernel allocates the page now, not under the lock
 	}

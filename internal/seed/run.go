@@ -117,7 +117,7 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	if o.Pull.Stats == nil {
 		o.Pull.Stats = &Stats{}
 	}
-	o.Pull.Log = logOr(o.Pull.Log)
+	o.Pull.Log = cmp.Or(o.Pull.Log, slog.New(slog.DiscardHandler))
 	if o.Pull.Check == nil {
 		o.Pull.Check = func(m *Manifest) error {
 			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}

@@ -80,14 +80,14 @@ func (f *targetFile) close() error {
 
 // closeFiles is called with f.mu locked.
 func (f *targetFile) closeFiles() error {
-	var errs []error
+	var err error
 	for _, file := range []*os.File{f.direct, f.file} {
 		if file != nil {
-			errs = append(errs, file.Close())
+			err = errors.Join(err, file.Close())
 		}
 	}
 	f.file, f.direct = nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // sums returns the checksums of blocks, and reads those of an earlier run. It reads no block that others may write.

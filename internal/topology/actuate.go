@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,14 +41,11 @@ func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 // Source asks one member for its source and state.
 func (o *Observer) Source(ctx context.Context, host string) (source, state string, err error) {
 	err = o.on(ctx, host, o.timeout, func(ctx context.Context, c *driver.Client) error {
-		s, err := readStatus(ctx, c)
+		s, err := mongo.ReadSetStatus(ctx, c)
 		if err != nil {
 			return fmt.Errorf("cannot read the source of %s: %w", host, err)
 		}
-		if self := s.of(host); self != nil {
-			state = self.State
-		}
-		source = cmp.Or(s.SyncHost, s.SyncTo)
+		source, state = s.Source(), s.Member(host).State
 		return nil
 	})
 	return source, state, err
@@ -81,7 +77,7 @@ func (o *Observer) Notes(ctx context.Context, primary string) error {
 const (
 	appName = "millrace topology"
 	// holdName begins the appName of a hold's connections, by which other holds find it. It ends with the process.
-	holdName = appName + " hold "
+	holdName        = appName + " hold "
 	otherHoldsEvery = 10 * time.Second
 )
 
@@ -263,14 +259,11 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 		return mongo.WithHint(fmt.Errorf("cannot reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")
 	}
-	for {
-		if set, err := o.Observe(ctx); err == nil && set.Chaining == on {
-			return nil
-		}
-		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("the new configuration of %s was not observed: %w", set.Name, err)
-		}
-	}
+	err = pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		now, err := o.Observe(ctx)
+		return err == nil && now.Chaining == on, nil
+	})
+	return mongo.Wrap(err, "the new configuration of %s was not observed", set.Name)
 }
 
 // changedConfig goes back to the server: Rest keeps what is not named here.

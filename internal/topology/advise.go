@@ -25,17 +25,16 @@ const (
 
 // Advice is how to arrange a set for the write concern of most of its writes.
 type Advice struct {
-	Members      int    `json:"members"`
-	Voters       int    `json:"voters"`
-	Zones        int    `json:"zones"`
-	Chaining     bool   `json:"chaining"`     // as the set has it now
-	WriteConcern string `json:"writeConcern"` // "1" or "majority"
-	Choice       string `json:"choice"`       // one of the arrangements
-	Native       string `json:"native"`       // the best one without a plan
-	Why          string `json:"why"`
-	// Published is the publication's own advice, which knows no plans.
-	Published string    `json:"published"`
-	Outcomes  []Outcome `json:"outcomes"` // off, on and planned
+	Members      int       `json:"members"`
+	Voters       int       `json:"voters"`
+	Zones        int       `json:"zones"`
+	Chaining     bool      `json:"chaining"`     // as the set has it now
+	WriteConcern string    `json:"writeConcern"` // "1" or "majority"
+	Choice       string    `json:"choice"`       // one of the arrangements
+	Native       string    `json:"native"`       // the best one without a plan
+	Why          string    `json:"why"`
+	Published    string    `json:"published"` // the publication's own advice, which knows no plans
+	Outcomes     []Outcome `json:"outcomes"`  // off, on and planned
 }
 
 // Advise chooses by the model for write concern "1" or "majority": the faster of chaining off and on, either
@@ -130,10 +129,9 @@ const (
 
 // Hypothesis describes a set that need not exist.
 type Hypothesis struct {
-	Members int
-	Voters  int // at most 7; 0 is as many as may vote
-	// Zones is at least 1; the primary is in the first.
-	Zones      int
+	Members    int
+	Voters     int     // at most 7; 0 is as many as may vote
+	Zones      int     // at least 1; the primary is in the first
 	ZoneMillis float64 // round trip between neighbouring zones
 	// SpreadVoters puts voters into all zones in turn; otherwise the first zone has a majority of them.
 	SpreadVoters bool

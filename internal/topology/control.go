@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ const (
 	steady = 400 * time.Millisecond
 	// askEvery is the interval of questions meanwhile.
 	askEvery = 50 * time.Millisecond
+	gap      = 100 * time.Millisecond // between two commands
 	// retryFirst and retryMost bound the pause between commands to a member. A server that lost its source waits a
 	// second before it takes another.
 	retryFirst = 1200 * time.Millisecond
@@ -32,7 +34,6 @@ const (
 type ControlOptions struct {
 	Plan     PlanOptions
 	Interval time.Duration // between two observations; 0 is 1 second
-	Gap      time.Duration // least time between two commands; 0 is 100 milliseconds
 	// NoNotes forbids notes in the oplog. A change in a set without writes then waits for a note of the server,
 	// which writes one every ten seconds.
 	NoNotes bool
@@ -67,17 +68,13 @@ type attempts struct {
 	calm   time.Duration // pause after it
 }
 
+// NewController returns a controller of the set that observer reads.
 func NewController(observer *Observer, o ControlOptions) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
 	}
-	if o.Gap <= 0 {
-		o.Gap = 100 * time.Millisecond
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return &Controller{observer: observer, o: o, log: o.Log, tries: map[string]attempts{}}
+	return &Controller{observer: observer, o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		tries: map[string]attempts{}}
 }
 
 // Stats returns what was done so far.
@@ -85,14 +82,6 @@ func (c *Controller) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
-}
-
-// Plan returns the current tree, nil before the first; the caller must not change it.
-// It may be called at any time.
-func (c *Controller) Plan() *Plan {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.plan
 }
 
 func (c *Controller) count(change func(*Stats)) {
@@ -307,7 +296,7 @@ func possible(set *Set, m *Member, want string) bool {
 }
 
 func (h *session) move(ctx context.Context, set *Set, m *Member, want string) error {
-	if err := pace.Pause(ctx, time.Until(h.last.Add(h.o.Gap))); err != nil {
+	if err := pace.Pause(ctx, time.Until(h.last.Add(gap))); err != nil {
 		return err
 	}
 	// An initial sync would start anew.

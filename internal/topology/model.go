@@ -14,9 +14,8 @@ type Params struct {
 	ClientMillis float64 `json:"clientMillis"` // round trip between a client and the primary
 	WriteCPU     float64 `json:"writeMicros"`  // the write itself
 	ServeCPU     float64 `json:"serveMicros"`  // the oplog entry for one member that fetches it
-	// FollowCPU is the cost of one voting member at majority concern.
-	FollowCPU float64 `json:"followMicros"`
-	ApplyCPU  float64 `json:"applyMicros"` // a secondary's own time to fetch and apply a write at w:1
+	FollowCPU    float64 `json:"followMicros"` // the cost of one voting member at majority concern
+	ApplyCPU     float64 `json:"applyMicros"`  // a secondary's own time to fetch and apply a write at w:1
 	// HopMillis is the time for one member to fetch, apply and report a write within one data centre.
 	HopMillis float64 `json:"hopMillis"`
 	// PrimaryWeight is how often members choose the primary, relative to another member at the same distance.
@@ -147,11 +146,9 @@ func pathOf(set *Set, tree map[string]string, primary *Member, host string) (hop
 	return hops, rtt, true
 }
 
-// oneSite is the longest round trip within a data centre, in milliseconds: the fitted hop includes it.
-const oneSite = 2
-
 // network is the round trip between two members in milliseconds, 0 within a data centre.
 func (s *Set) network(a, b *Member) float64 {
+	const oneSite = 2 // milliseconds, which the fitted hop includes
 	if ms, ok := s.pingBetween(a, b); ok && ms > oneSite {
 		return ms
 	}

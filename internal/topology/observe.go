@@ -16,9 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// defaultTimeout bounds one member's answer, so that a member that is down does not delay the others.
-const defaultTimeout = 3 * time.Second
-
 // Observer reads a replica set by asking each member. It is not safe for concurrent use.
 type Observer struct {
 	opts    *options.ClientOptions // as the connection string says
@@ -48,7 +45,7 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 		return nil, err
 	}
 	if timeout <= 0 {
-		timeout = defaultTimeout
+		timeout = 3 * time.Second // a member that is down does not delay the others for longer
 	}
 	return &Observer{opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
 		hosts: map[string]*hostState{}}, nil
@@ -118,12 +115,11 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	}
 	views := map[string]*view{}
 	// The primary first: then no member is compared with a position older than its own.
-	primary := ""
-	if m := find(first.status.Members, func(m memberStatus) bool { return m.State == StatePrimary }); m != nil {
-		primary = m.Name
+	primary := first.status.Primary().Name
+	if primary != "" {
 		q := o.question(primary)
 		if first.host == primary {
-			q.status = first.status
+			q.status = &first.status
 		}
 		views[primary] = q.ask(ctx)
 	}
@@ -166,8 +162,8 @@ func (o *Observer) limit(host string) time.Duration {
 
 type discovery struct {
 	host   string // the member
-	config *setConfig
-	status *status
+	config mongo.SetConfig
+	status mongo.SetStatus
 }
 
 // discover asks one member after another for the configuration, the last primary first.
@@ -200,16 +196,12 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 }
 
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
-	var reply struct {
-		Config setConfig `bson:"config"`
-	}
-	d := &discovery{host: host, config: &reply.Config}
+	d := &discovery{host: host}
 	err := o.on(ctx, host, o.limit(host), func(ctx context.Context, c *driver.Client) (err error) {
-		err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
-		if err != nil {
+		if d.config, err = mongo.ReadSetConfig(ctx, c); err != nil {
 			return mongo.ExplainReach(err, o.opts)
 		}
-		d.status, err = readStatus(ctx, c)
+		d.status, err = mongo.ReadSetStatus(ctx, c)
 		return err
 	})
 	return d, err
@@ -239,72 +231,8 @@ func boolRank(b bool) int {
 	return 0
 }
 
-type setConfig struct {
-	ID       string         `bson:"_id"`
-	Version  int64          `bson:"version"`
-	Members  []memberConfig `bson:"members"`
-	Settings struct {
-		Chaining     *bool         `bson:"chainingAllowed"`
-		ReplicaSetID bson.ObjectID `bson:"replicaSetId"`
-	} `bson:"settings"`
-}
-
-type memberConfig struct {
-	ID          int               `bson:"_id"`
-	Host        string            `bson:"host"`
-	Arbiter     bool              `bson:"arbiterOnly"`
-	Hidden      bool              `bson:"hidden"`
-	BuildIndex  *bool             `bson:"buildIndexes"`
-	Priority    *float64          `bson:"priority"`
-	Votes       *int              `bson:"votes"`
-	Tags        map[string]string `bson:"tags"`
-	Delay       int64             `bson:"secondaryDelaySecs"`
-	DelayBefore int64             `bson:"slaveDelay"` // its name before 5.0
-}
-
-type status struct {
-	Date     time.Time `bson:"date"`
-	Term     int64     `bson:"term"`
-	SyncHost string    `bson:"syncSourceHost"`
-	SyncTo   string    `bson:"syncingTo"` // its name before 4.4
-	OpTimes  struct {
-		Applied   mongo.OpTime `bson:"appliedOpTime"`
-		Durable   mongo.OpTime `bson:"durableOpTime"`
-		AppliedAt time.Time    `bson:"lastAppliedWallTime"`
-		DurableAt time.Time    `bson:"lastDurableWallTime"`
-	} `bson:"optimes"`
-	Members []memberStatus `bson:"members"`
-}
-
-type memberStatus struct {
-	Name      string       `bson:"name"`
-	Health    float64      `bson:"health"`
-	State     string       `bson:"stateStr"`
-	Uptime    int64        `bson:"uptime"` // seconds
-	Applied   mongo.OpTime `bson:"optime"`
-	Durable   mongo.OpTime `bson:"optimeDurable"`
-	AppliedAt time.Time    `bson:"lastAppliedWallTime"`
-	DurableAt time.Time    `bson:"lastDurableWallTime"`
-	Heartbeat time.Time    `bson:"lastHeartbeat"`
-	Ping      float64      `bson:"pingMs"`
-	SyncHost  string       `bson:"syncSourceHost"`
-	SyncTo    string       `bson:"syncingTo"`
-	Elected   time.Time    `bson:"electionDate"`
-	Self      bool         `bson:"self"`
-}
-
-func readStatus(ctx context.Context, c *driver.Client) (*status, error) {
-	var s status
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&s)
-	return &s, err
-}
-
-func (s *status) of(host string) *memberStatus {
-	return find(s.Members, func(m memberStatus) bool { return m.Name == host })
-}
-
 type view struct {
-	status *status
+	status *mongo.SetStatus
 	facts  facts
 	cpu    float64 // seconds of processor time, -1 unknown
 	err    error
@@ -318,19 +246,17 @@ type facts struct {
 	version  string
 }
 
-// startNoise is the error of a start computed from whole seconds.
-const startNoise = 2 * time.Second
-
-// of reports whether these are the facts of the server that answered: it was not restarted.
+// of reports whether these are the facts of the server that answered: it was not restarted. Its start is computed
+// from whole seconds.
 func (f facts) of(uptime int64, started time.Time) bool {
-	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= startNoise
+	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= 2*time.Second
 }
 
 type question struct {
 	client *driver.Client
 	err    error // why there is no client
 	limit  time.Duration
-	status *status // nil unless it has answered already
+	status *mongo.SetStatus // nil unless it has answered already
 	known  facts
 	cpu    bool // asks for the processor time
 }
@@ -345,16 +271,14 @@ func (q question) ask(ctx context.Context) *view {
 	defer cancel()
 	s, err := q.status, q.err
 	if s == nil && err == nil {
-		s, err = readStatus(ctx, q.client)
+		s = &mongo.SetStatus{}
+		*s, err = mongo.ReadSetStatus(ctx, q.client)
 	}
 	if err != nil {
 		return &view{err: err}
 	}
 	v := &view{status: s, cpu: -1, facts: q.known}
-	var uptime int64
-	if m := find(s.Members, func(m memberStatus) bool { return m.Self }); m != nil {
-		uptime = m.Uptime
-	}
+	uptime := s.Self().Uptime
 	started := s.Date.Add(-time.Duration(uptime) * time.Second)
 	fresh := !q.known.of(uptime, started)
 	// Privileges for the rest may be missing.

@@ -37,10 +37,8 @@ type PlanOptions struct {
 	FanOut int
 	// PrimaryFanOut is how many may fetch from the primary beyond those that have to; 0 is the policy's.
 	PrimaryFanOut int
-	// Depth is the most fetches between the primary and a member; 0 is the policy's.
-	Depth int
-	// Spare is how many voters beyond the majority are put under the primary.
-	Spare int
+	Depth         int // the most fetches between the primary and a member; 0 is the policy's
+	Spare         int // how many voters beyond the majority are put under the primary
 	// WriteConcern is that of most writes: "majority", or a number of members with the primary. That many voters
 	// come under the primary, at least one. Empty suits any.
 	WriteConcern string

@@ -191,9 +191,6 @@ func (p *planner) better(m, a, b *Member) bool {
 	return cmp.Or(distance, depth, stay, load, a.ID-b.ID) < 0
 }
 
-// noise is by how many milliseconds round trips vary in a busy data centre.
-const noise = 8
-
 // compareDistance compares by zone, then by round trips in steps of doubling: smaller differences are noise.
 func (p *planner) compareDistance(a, b, from *Member) int {
 	return cmp.Or(p.zoneStep(a, from)-p.zoneStep(b, from), p.pingStep(a, from)-p.pingStep(b, from))
@@ -211,6 +208,7 @@ func (p *planner) pingStep(a, b *Member) int {
 	if !ok || a == b {
 		return 0
 	}
+	const noise = 8 // milliseconds in a busy data centre
 	return bits.Len(uint(max(ms, 0)) / noise)
 }
 

@@ -10,9 +10,9 @@ import (
 
 // The states of a member, as replSetGetStatus names them.
 const (
-	StatePrimary   = "PRIMARY"
-	StateSecondary = "SECONDARY"
-	StateArbiter   = "ARBITER"
+	StatePrimary   = mongo.StatePrimary
+	StateSecondary = mongo.StateSecondary
+	StateArbiter   = mongo.StateArbiter
 	StateStartup2  = "STARTUP2"
 	StateUnknown   = "UNKNOWN" // no member has had a heartbeat of it
 )
@@ -135,7 +135,7 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 			if v != nil {
 				m.Error = mongo.Brief(v.err)
 			}
-			m.heard(latestHeartbeat(mc.Host, d.status, views))
+			m.heard(latestHeartbeat(mc.Host, &d.status, views))
 		}
 		set.Members = append(set.Members, m)
 	}
@@ -144,9 +144,9 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 	return set
 }
 
-func configured(c memberConfig) Member {
+func configured(c mongo.MemberConfig) Member {
 	m := Member{ID: c.ID, Host: c.Host, Votes: 1, Priority: 1, Hidden: c.Hidden, Arbiter: c.Arbiter, Tags: c.Tags,
-		DelaySeconds: max(c.Delay, c.DelayBefore), NoIndexes: c.BuildIndex != nil && !*c.BuildIndex,
+		DelaySeconds: c.DelaySeconds(), NoIndexes: c.BuildIndex != nil && !*c.BuildIndex,
 		State: StateUnknown, LagApplied: -1, LagDurable: -1, CPU: -1, term: -1}
 	if c.Votes != nil {
 		m.Votes = *c.Votes
@@ -162,7 +162,7 @@ func (m *Member) answered(v *view) {
 	s := v.status
 	m.Asked, m.Healthy, m.Override, m.Version, m.term = true, true, v.facts.override, v.facts.version, s.Term
 	m.Ping = map[string]float64{}
-	self := memberStatus{State: m.State}
+	self := mongo.MemberStatus{State: m.State}
 	for _, other := range s.Members {
 		switch {
 		case other.Self:
@@ -182,7 +182,7 @@ func (m *Member) answered(v *view) {
 }
 
 // take takes what the member, or another one, reports of it.
-func (m *Member) take(s *memberStatus) {
+func (m *Member) take(s *mongo.MemberStatus) {
 	m.State, m.Source, m.InitialSync = s.State, cmp.Or(s.SyncHost, s.SyncTo), s.State == StateStartup2
 	m.Applied, m.Durable = s.Applied, s.Durable
 	m.appliedAt, m.durableAt = wallTime(s.AppliedAt, s.Applied), wallTime(s.DurableAt, s.Durable)
@@ -192,16 +192,17 @@ func (m *Member) take(s *memberStatus) {
 }
 
 // latestHeartbeat returns the newest heartbeat of a member, nil for none, and its age, -1 if unknown.
-func latestHeartbeat(host string, first *status, views map[string]*view) (newest *memberStatus, age time.Duration) {
-	statuses := []*status{first}
+func latestHeartbeat(host string, first *mongo.SetStatus, views map[string]*view) (newest *mongo.MemberStatus,
+	age time.Duration) {
+	statuses := []*mongo.SetStatus{first}
 	for _, v := range views {
 		if v.err == nil {
 			statuses = append(statuses, v.status)
 		}
 	}
 	for _, s := range statuses {
-		m := s.of(host)
-		if m == nil || m.Self {
+		m := s.Member(host)
+		if m.Name == "" || m.Self {
 			continue
 		}
 		old := time.Duration(-1)
@@ -209,14 +210,14 @@ func latestHeartbeat(host string, first *status, views map[string]*view) (newest
 			old = s.Date.Sub(m.Heartbeat)
 		}
 		if newest == nil || old >= 0 && (age < 0 || old < age) {
-			newest, age = m, old
+			newest, age = &m, old
 		}
 	}
 	return newest, age
 }
 
 // heard takes what others know of a member that did not answer.
-func (m *Member) heard(s *memberStatus, age time.Duration) {
+func (m *Member) heard(s *mongo.MemberStatus, age time.Duration) {
 	m.AgeSeconds = -1
 	if s == nil {
 		return

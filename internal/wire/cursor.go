@@ -32,11 +32,9 @@ type CursorOptions struct {
 
 // Batch is one reply of a cursor. Its documents stay valid: nothing reuses the reply's buffer.
 type Batch struct {
-	docs []byte // elements of the batch array, without length and terminator
-	// Size is the bytes of all documents with their array overhead.
-	Size int
-	// Token is postBatchResumeToken, nil when the server sent none.
-	Token bson.Raw
+	docs  []byte   // elements of the batch array, without length and terminator
+	Size  int      // the bytes of all documents with their array overhead
+	Token bson.Raw // postBatchResumeToken, nil when the server sent none
 	// Done says that the server closed the cursor.
 	Done bool
 }

@@ -38,18 +38,12 @@ func (p *Pool) RoundTripTime() time.Duration { return time.Duration(p.away.Load(
 
 // exchanged counts an exchange, by its bytes before compression.
 func (p *Pool) exchanged(bytes int, began, ended time.Time) {
-	p.took(ended.Sub(began))
+	took := max(int64(ended.Sub(began)), 1)
+	for least := p.away.Load(); least == 0 || took < least; least = p.away.Load() {
+		p.away.CompareAndSwap(least, took)
+	}
 	if p.zip != nil {
 		p.zip.moved(bytes, began, ended)
-	}
-}
-
-func (p *Pool) took(d time.Duration) {
-	for {
-		least := p.away.Load()
-		if least != 0 && least <= int64(d) || p.away.CompareAndSwap(least, int64(max(d, 1))) {
-			return
-		}
 	}
 }
 
@@ -132,7 +126,7 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 	opts := *p.opts
 	opts.AppName = &appName
 	if opts.Direct == nil || !*opts.Direct {
-		opts.Hosts = p.whereabouts(members)
+		opts.Hosts = p.Addresses(members...)
 	}
 	opts.Monitor, opts.ServerMonitor, opts.PoolMonitor = nil, nil, nil // those are the client's
 	p.mu.Lock()
@@ -152,9 +146,6 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 		return nil
 	}, nil
 }
-
-// Addresses are those of the servers that the pool knows or was opened with.
-func (p *Pool) Addresses() []string { return p.whereabouts(nil) }
 
 // Warm opens connections to the primary, as many as Limit allows at most, and waits for them. It ignores errors.
 func (p *Pool) Warm(ctx context.Context, connections int) {
@@ -179,8 +170,8 @@ func (p *Pool) Warm(ctx context.Context, connections int) {
 	}
 }
 
-// whereabouts are all known addresses of the deployment, the newest first.
-func (p *Pool) whereabouts(members []string) []string {
+// Addresses are members and all known addresses of the deployment, the newest first.
+func (p *Pool) Addresses(members ...string) []string {
 	all := slices.Clone(members)
 	for _, s := range p.now.Load().Description().Servers {
 		all = append(all, s.Addr.String())
@@ -211,9 +202,6 @@ func (p *Pool) CloseRenewed(ctx context.Context) error {
 	}
 	return nil
 }
-
-// connectTimeout bounds the wait for a connection to a selected server. The driver dials for up to 30 s.
-const connectTimeout = time.Minute
 
 // Checkout selects a server by sel and takes a connection to it. It waits for a suitable server up to the server
 // selection timeout, and a minute for the connection. An error names what was selected by.
@@ -249,7 +237,7 @@ func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, erro
 		s.urgent = sel.urgent
 		p.waits.name(w, "to give a connection to "+s.Description().Addr.String())
 	}
-	connecting, stop := context.WithTimeout(ctx, connectTimeout)
+	connecting, stop := context.WithTimeout(ctx, time.Minute) // the driver dials for up to 30 s
 	defer stop()
 	mc, err := srv.Connection(connecting)
 	if err != nil {

@@ -31,15 +31,13 @@ func (e WriteError) OnIDIndex() bool {
 
 // WriteResult is the reply of insert, update or delete, read without decoding.
 type WriteResult struct {
-	N        int64 // documents inserted, matched or deleted (upserts count)
-	Modified int64
-	Errors   []WriteError
-	// ConcernError is the writeConcernError document, empty when none.
-	ConcernError bson.Raw
+	N            int64 // documents inserted, matched or deleted (upserts count)
+	Modified     int64
+	Errors       []WriteError
+	ConcernError bson.Raw // the writeConcernError document, empty when none
 	// Term is the election term of the primary that took the write (opTime.t), -1 without a replica set.
 	Term int64
-	// At is the cluster time of the write (opTime.ts), zero when the reply has none.
-	At bson.Timestamp
+	At   bson.Timestamp // the cluster time of the write (opTime.ts), zero when the reply has none
 }
 
 // ParseWriteResult reads a write command's reply.

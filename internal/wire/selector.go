@@ -71,6 +71,7 @@ func (s Selector) secondaryOk() bool {
 	return s.addr != "" || s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
 }
 
+// SelectServer implements the driver's ServerSelector.
 func (s Selector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
 	if t.Kind == description.TopologyKindSingle {
 		return known(candidates), nil

@@ -19,8 +19,7 @@ type spread struct {
 
 // Sent is what one of the routers was sent.
 type Sent struct {
-	// Router is its address, "" for all beyond mostRouters.
-	Router          string
+	Router          string // its address, "" for all beyond mostRouters
 	Messages, Bytes int64
 }
 
@@ -57,11 +56,6 @@ func (s *spread) least(routers []description.Server) []description.Server {
 func (s *spread) add(addr string, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count(addr, bytes)
-}
-
-// count is called with mu locked.
-func (s *spread) count(addr string, bytes int64) {
 	if s.sent == nil {
 		s.sent = map[string]int64{}
 	}
@@ -70,9 +64,9 @@ func (s *spread) count(addr string, bytes int64) {
 
 // message counts a message that was sent.
 func (s *spread) message(addr string, bytes int64) {
+	s.add(addr, bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count(addr, bytes)
 	one := s.total[addr]
 	if one == nil && len(s.total) >= mostRouters {
 		addr = ""

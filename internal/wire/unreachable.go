@@ -11,9 +11,8 @@ import (
 // Unreachable is a server that the driver found unsuitable.
 type Unreachable struct {
 	Address string
-	Err     error // why it cannot be used; nil if it answers
-	// Role is its role in its set with its tags, such as "the primary".
-	Role string
+	Err     error  // why it cannot be used; nil if it answers
+	Role    string // its role in its set with its tags, such as "the primary"
 }
 
 // Unsuitable is the driver's error when no server was suitable.
