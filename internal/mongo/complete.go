@@ -54,6 +54,10 @@ func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	if err := c.checkHosts(ctx); err != nil {
 		return err
 	}
+	shard := "a shard"
+	if c.Info.Shard != "" {
+		shard = "the shard " + c.Info.Shard
+	}
 	switch {
 	case c.Info.Role == RoleConfig:
 		return incomplete("connect to the cluster's routers (mongos)",
@@ -61,16 +65,9 @@ func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	case c.Info.Role == RoleShard && !allowShard:
 		return incomplete("connect to the cluster's routers (mongos); --allow-shard accepts this shard alone",
 			"%s is %s of a sharded cluster, which has only a part of the data, and whose routers do not see what is written "+
-				"to it directly", c.Address(), c.shardName())
+				"to it directly", c.Address(), shard)
 	}
 	return nil
-}
-
-func (c *Cluster) shardName() string {
-	if c.Info.Shard == "" {
-		return "a shard"
-	}
-	return "the shard " + c.Info.Shard
 }
 
 // checkMember rejects a member other than the primary, which only a direct connection stays with.

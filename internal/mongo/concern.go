@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -45,10 +46,7 @@ func (c *Cluster) DataConcernDocument() bson.Raw {
 
 // ParseReadPreference reads a mode and tag sets such as "dc:east,rack:1;dc:west", which are tried in order.
 func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
-	if mode == "" {
-		mode = "primary"
-	}
-	m, err := readpref.ModeFromString(mode)
+	m, err := readpref.ModeFromString(cmp.Or(mode, "primary"))
 	if err != nil {
 		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or "+
 			"nearest", mode)

@@ -72,16 +72,12 @@ const (
 	codeNoCount        = 40481
 )
 
-// Unindexable reports an index that refuses a document. Servers (4.2 to 6.0, tried) refuse parallel arrays, an array
-// in a text index's other field or in a hashed one, geometry, languages, numbers as field names and, before 4.2,
-// keys that are too large.
+// Unindexable reports an index that refuses a document. Servers (4.2 to 6.0, tried) refuse parallel arrays, and arrays
+// in a hashed field or a text index's other field. They also refuse geometry, languages, numbers as field names and,
+// before 4.2, keys that are too large.
 func Unindexable(err error) bool {
 	code, _, _ := answer(err)
-	switch code {
-	case 171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280:
-		return true
-	}
-	return false
+	return slices.Contains([]int32{171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280}, code)
 }
 
 // diskFull reports that a server's disk is full. A failed write may have the operating system's error number as its

@@ -1,6 +1,9 @@
 package mongo
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // SplitNS cuts "db.coll.with.dots" into database and collection.
 func SplitNS(ns string) (db, coll string) {
@@ -66,11 +69,7 @@ func Staged(ns string) (c Command, of string) {
 
 // IsInternal reports databases of servers and of millrace itself, which are neither copied nor compared.
 func IsInternal(db string) bool {
-	switch db {
-	case "admin", "local", "config", StateDB:
-		return true
-	}
-	return false
+	return slices.Contains([]string{"admin", "local", "config", StateDB}, db)
 }
 
 // StateDB is the database on the target in which millrace keeps its jobs.
@@ -78,9 +77,6 @@ const StateDB = "millrace"
 
 // IsStateCollection reports the collections of StateDB that are millrace's own.
 func IsStateCollection(coll string) bool {
-	switch coll {
-	case "jobs", "collections", "slices", "skipped", "held", "placed", "deadletters", "deadletters.parts":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"jobs", "collections", "slices", "skipped", "held", "placed", "deadletters",
+		"deadletters.parts"}, coll)
 }

@@ -7,14 +7,11 @@ import (
 	"strings"
 )
 
-// hidden replaces a connection string that cannot be parsed: any part may be one of the password.
-const hidden = "(address not shown)"
-
 // Redact removes user, password and options from a connection string.
 func Redact(uri string) string {
 	a, err := splitURI(uri)
 	if err != nil {
-		return hidden
+		return "(address not shown)" // any part may be one of the password
 	}
 	return a.scheme + "://" + a.hosts
 }

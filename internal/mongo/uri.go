@@ -34,6 +34,8 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	if !found {
 		return uri, nil
 	}
+	files := []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
+		"tlscertificatefile", "tlsprivatekeyfile"}
 	// The driver takes both separators.
 	options := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
 	kept := options[:0]
@@ -41,7 +43,7 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 		key, value, _ := strings.Cut(option, "=")
 		name, err := url.QueryUnescape(key)
 		file, bad := url.QueryUnescape(value)
-		if err != nil || bad != nil || !slices.Contains(fileOptions(), strings.ToLower(name)) {
+		if err != nil || bad != nil || !slices.Contains(files, strings.ToLower(name)) {
 			kept = append(kept, option)
 			continue
 		}
@@ -53,12 +55,6 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 		}
 	}
 	return before + "?" + strings.Join(kept, "&"), nil
-}
-
-// fileOptions returns the options of a connection string that name files, in lower case.
-func fileOptions() []string {
-	return []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
-		"tlscertificatefile", "tlsprivatekeyfile"}
 }
 
 // ParseURI reads a connection string, and looks up the hosts of a mongodb+srv address. All connection strings are

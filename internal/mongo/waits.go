@@ -109,8 +109,8 @@ func (q *questions) oldest() (what string, since time.Time) {
 	return what, since
 }
 
-// Waits returns what the oldest operation under way waits for, such as "to have a primary" or "to answer update on
-// 127.0.0.1:27017", and since when: zero for none. Index builds do not count.
+// Waits returns what the oldest operation under way waits for, such as "to have a primary", and since when: zero for
+// none. Index builds do not count.
 func (c *Cluster) Waits() (what string, since time.Time) {
 	what, since = c.asks.oldest()
 	if pooled, began := c.Pool.Waits(); earlier(began, since) {

@@ -3,6 +3,7 @@ package pace
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Load is how much a job may use one of its sides.
@@ -16,8 +17,7 @@ const (
 )
 
 func (l Load) check() error {
-	switch l {
-	case Low, Normal, Max:
+	if slices.Contains([]Load{Low, Normal, Max}, l) {
 		return nil
 	}
 	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)

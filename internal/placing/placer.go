@@ -60,8 +60,8 @@ func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 		early, _ = support(coll.Indexes, n.Key)
 		return early, err
 	}
-	wish, err := p.o.Source.Wish(ctx, coll)
-	if err != nil || wish.Key == nil {
+	desired, err := p.o.Source.Desired(ctx, coll)
+	if err != nil || desired.Key == nil {
 		return nil, err
 	}
 	if !ours {
@@ -69,16 +69,16 @@ func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 			return nil, err
 		}
 	}
-	n := note{ID: p.id(ns), Key: wish.Key}
-	early, n.StandIn = support(coll.Indexes, wish.Key)
-	if err := p.plan(ctx, coll, wish, &n); err != nil {
+	n := note{ID: p.id(ns), Key: desired.Key}
+	early, n.StandIn = support(coll.Indexes, desired.Key)
+	if err := p.plan(ctx, coll, desired, &n); err != nil {
 		return nil, err
 	}
 	return early, p.save(ctx, n)
 }
 
-func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n *note) error {
-	zones, err := p.zones(ctx, wish, n)
+func (p *Placer) plan(ctx context.Context, coll schema.Collection, desired Desired, n *note) error {
+	zones, err := p.zones(ctx, desired, n)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	if err != nil || len(shards) < 2 {
 		return err
 	}
-	key, ranges := shardkey.Parse(wish.Key), rangesFor(coll.Bytes, len(shards))
+	key, ranges := shardkey.Parse(desired.Key), rangesFor(coll.Bytes, len(shards))
 	if key[0].Hashed && len(zones) == 0 {
 		n.Chunks = ranges
 		return nil
@@ -96,7 +96,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	if err != nil {
 		return err
 	}
-	cuts, weights, of := cutStretches(stretches(zones, key, shards), wish.bounds, sample, ranges)
+	cuts, weights, of := cutStretches(stretches(zones, key, shards), desired.bounds, sample, ranges)
 	if len(cuts) == 0 && len(zones) == 0 {
 		return nil // it stays where it is made
 	}

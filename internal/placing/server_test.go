@@ -449,9 +449,9 @@ func sharding(b *bed, source *sharded.Cluster) {
 				b.Logf("the operation is over: %v", err)
 			}
 		}
-		wish, err := p.o.Source.Wish(b.Context(), coll)
+		desired, err := p.o.Source.Desired(b.Context(), coll)
 		b.ok(err)
-		if wish.Key == nil {
+		if desired.Key == nil {
 			b.Errorf("%s counts as unsharded", coll.NS)
 		}
 		b.ok(<-done)

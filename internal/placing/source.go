@@ -30,8 +30,8 @@ func (s *Source) Kept(zones []Zone) []Zone {
 	return slices.DeleteFunc(slices.Clone(zones), func(z Zone) bool { return s.Zones.Out(z.Tag) })
 }
 
-// Wish is how a collection of the source is to be sharded on the target.
-type Wish struct {
+// Desired is how a collection of the source is to be sharded on the target.
+type Desired struct {
 	Key bson.Raw // nil: not at all
 	// Why says why a sharded collection of the source is not to be sharded.
 	Why string
@@ -41,8 +41,8 @@ type Wish struct {
 	bounds  []bound // of the source's chunks, where its key is the same
 }
 
-// Wish reads how a collection is to be sharded: by its rule, else as on the source now.
-func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err error) {
+// Desired reads how a collection is to be sharded: by its rule, else as on the source now.
+func (s *Source) Desired(ctx context.Context, coll schema.Collection) (w Desired, err error) {
 	t, err := s.table(ctx, coll)
 	if err != nil {
 		return w, err
@@ -67,7 +67,7 @@ func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err 
 	return w, s.zones(ctx, t, &w)
 }
 
-func (s *Source) zones(ctx context.Context, t *ownership.Table, w *Wish) error {
+func (s *Source) zones(ctx context.Context, t *ownership.Table, w *Desired) error {
 	if t == nil {
 		return nil
 	}

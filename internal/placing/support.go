@@ -45,15 +45,9 @@ func Fits(ix stream.Index, key bson.Raw) bool {
 	}
 	doc, _ := ix.Spec.Lookup("key").DocumentOK()
 	have, want := shardkey.Parse(doc), shardkey.Parse(key)
-	if len(have) < len(want) {
-		return false
-	}
-	for i, f := range want {
-		if f.Hashed || have[i].Path != f.Path {
-			return false
-		}
-	}
-	return true
+	return len(have) >= len(want) && slices.EqualFunc(have[:len(want)], want, func(h, w shardkey.Field) bool {
+		return !w.Hashed && h.Path == w.Path
+	})
 }
 
 func truthy(spec bson.Raw, option string) bool {

@@ -199,7 +199,7 @@ type zoned struct {
 }
 
 // zones chooses the zones of a collection that will be made. Zones that the target has for its name stay.
-func (p *Placer) zones(ctx context.Context, wish Wish, n *note) (all []zoned, err error) {
+func (p *Placer) zones(ctx context.Context, desired Desired, n *note) (all []zoned, err error) {
 	have, err := Zones(ctx, p.c, []string{n.ID.NS})
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (p *Placer) zones(ctx context.Context, wish Wish, n *note) (all []zoned, er
 		n.Foreign = true
 		return p.foreign(ctx, there)
 	}
-	all, err = p.shardedZones(ctx, wish.Zones, n.ID.NS)
+	all, err = p.shardedZones(ctx, desired.Zones, n.ID.NS)
 	for _, z := range all {
 		n.Zones = append(n.Zones, noted(z.Zone))
 	}

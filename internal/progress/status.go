@@ -153,7 +153,7 @@ type Follow struct {
 // Holding is a shard whose changes before the others' are not known yet.
 type Holding struct {
 	Shard   string    `json:"shard"`
-	Seconds float64   `json:"seconds"` // for which it has told of nothing new
+	Seconds float64   `json:"seconds"` // without news of it
 	Since   time.Time `json:"since"`
 	At      string    `json:"at"` // its position
 	// Undecided says that it has a prepared transaction without a decision.

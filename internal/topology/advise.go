@@ -37,8 +37,8 @@ type Advice struct {
 	Outcomes     []Outcome `json:"outcomes"`  // off, on and planned
 }
 
-// Advise chooses by the model for write concern "1" or "majority": the faster of chaining off and on, either
-// where they are nearly alike, a plan where it is clearly faster than both.
+// Advise chooses by the model for write concern "1" or "majority": the faster of chaining off and on, or either. It
+// chooses a plan that is clearly faster than both.
 func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	if concern != "1" && concern != Majority {
 		return nil, fmt.Errorf("cannot advise on write concern %q; use 1 or %s", concern, Majority)

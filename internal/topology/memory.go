@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -110,11 +111,6 @@ func (m *Memory) Forget(dir string) error {
 
 // memoryPath never leads out of the directory: names come from a server.
 func memoryPath(dir, set, id string) string {
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
-			return r
-		}
-		return '_'
-	}, cmp.Or(id, set))
+	name := regexp.MustCompile(`[^-_0-9A-Za-z]`).ReplaceAllString(cmp.Or(id, set), "_")
 	return filepath.Join(dir, name+".json")
 }

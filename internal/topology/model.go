@@ -299,8 +299,8 @@ func (c Cell) concern() string {
 	return "1"
 }
 
-// Published returns the table that the model is fitted to: writes per second of YCSB with eight threads on sets
-// with up to 7 voters, one of them hidden, and the primary's share of its four cores.
+// Published returns the table that the model is fitted to: writes per second of YCSB with eight threads, and the
+// primary's share of its four cores. The sets have up to 7 voters, one of them hidden.
 func Published() (cells []Cell) {
 	for _, r := range []struct {
 		members                int
