@@ -59,26 +59,20 @@ func (s *Source) Desired(ctx context.Context, coll schema.Collection) (w Desired
 	case t != nil:
 		w.Key = t.Key
 	}
-	if t != nil && w.Key != nil && SameKey(t.Key, w.Key) {
-		for _, c := range t.Chunks[1:] {
-			w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
-		}
-	}
-	return w, s.zones(ctx, t, &w)
-}
-
-func (s *Source) zones(ctx context.Context, t *ownership.Table, w *Desired) error {
 	if t == nil {
-		return nil
+		return w, nil
 	}
 	all, err := Zones(ctx, s.Cluster, []string{t.NS})
 	kept := s.Kept(all[t.NS])
-	if w.Key != nil && SameKey(t.Key, w.Key) {
-		w.Zones = kept
-	} else {
+	if w.Key == nil || !SameKey(t.Key, w.Key) {
 		w.Unzoned = len(kept) > 0
+		return w, err
 	}
-	return err
+	w.Zones = kept
+	for _, c := range t.Chunks[1:] {
+		w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
+	}
+	return w, err
 }
 
 // table is that of a sharded collection of the source, nil for any other.

@@ -28,7 +28,7 @@ func (b *Backoff) Worked() {
 // Try retries do with growing pauses. It gives up when one failure lasts longer than limit; 0 is no limit.
 func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error) error {
 	var failingSince time.Time
-	var pauses interval
+	var grown time.Duration // from half a second to 15 s
 	for {
 		began := time.Now()
 		b.worked = time.Time{}
@@ -50,7 +50,7 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 			failingSince = time.Time{}
 		}
 		if ran > time.Second {
-			pauses = interval{} // it works at times: a long pause would not help
+			grown = 0 // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
 			failingSince = began.Add(ran)
@@ -58,7 +58,8 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 		if limit > 0 && time.Since(failingSince) > limit {
 			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
 		}
-		pause := pauses.next()
+		grown = min(max(2*grown, 500*time.Millisecond), 15*time.Second)
+		pause := grown/2 + time.Duration(rand.Int64N(int64(grown))) // so that many do not come back at once
 		b.Waiting(err, pause)
 		if err := pace.Pause(ctx, pause); err != nil {
 			return err
@@ -95,12 +96,4 @@ func Every(ctx context.Context, interval time.Duration, do func() error) error {
 			return err
 		}
 	}
-}
-
-// interval grows from half a second to 15 s, with jitter.
-type interval struct{ d time.Duration }
-
-func (i *interval) next() time.Duration {
-	i.d = min(max(2*i.d, 500*time.Millisecond), 15*time.Second)
-	return i.d/2 + time.Duration(rand.Int64N(int64(i.d)))
 }

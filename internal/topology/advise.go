@@ -18,11 +18,6 @@ const (
 // worthIt is the gain for which an arrangement is chosen: less is within the errors of the model.
 const worthIt = 0.1
 
-const (
-	publishedFew  = 3
-	publishedMany = 7
-)
-
 // Advice is how to arrange a set for the write concern of most of its writes.
 type Advice struct {
 	Members      int       `json:"members"`
@@ -84,6 +79,7 @@ func (a *Advice) choose(off, on, planned Prediction) {
 }
 
 func publishedAdvice(members int, concern string) string {
+	const publishedFew, publishedMany = 3, 7 // members, as the publication calls them
 	many := "chaining on"
 	if concern == Majority {
 		many = "weigh throughput (off) against the primary's load (on)"

@@ -55,7 +55,10 @@ func (p *planner) plan() *Plan {
 		p.place(m, p.primary, p.coreReason())
 	}
 	rest := slices.DeleteFunc(members, func(m *Member) bool { return slices.Contains(core, m) })
-	slices.SortStableFunc(rest, p.order)
+	slices.SortStableFunc(rest, func(a, b *Member) int { // voters first: they do not fetch from members without a vote
+		return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
+			p.compareDistance(a, b, p.primary), a.ID-b.ID)
+	})
 	for _, m := range rest {
 		src := p.choose(m)
 		p.place(m, src, p.reason(m, src))
@@ -120,12 +123,6 @@ func (p *planner) primaryLimit(members []*Member, core int) int {
 		limit = max(len(voters), latencyRoom)
 	}
 	return max(limit, core, 1)
-}
-
-// order compares members outside the core. Voters come first: they do not fetch from members without a vote.
-func (p *planner) order(a, b *Member) int {
-	return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
-		p.compareDistance(a, b, p.primary), a.ID-b.ID)
 }
 
 // inner reports a secondary that others may fetch from by the plan.

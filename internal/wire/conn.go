@@ -26,7 +26,7 @@ type Conn struct {
 	processor   driver.ErrorProcessor
 	secondaryOk bool
 	broken      bool
-	wait        *wait
+	wait        *Wait
 	router      string  // the address, if it is one of those that exchanges are spread over
 	msg         Message // for Command; hot paths bring their own
 	zbuf        []byte
@@ -48,7 +48,7 @@ func (c *Conn) Release() {
 		_ = c.mc.Close()
 	}
 	c.mc = nil
-	c.pool.waits.forget(c.wait)
+	c.pool.waits.Forget(c.wait)
 }
 
 // Command sends cmd (without `$db`) to db and returns the reply's body, which the caller may keep. A reply with ok:0

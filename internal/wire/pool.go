@@ -26,7 +26,7 @@ type Pool struct {
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
 	over  spread       // of what goes to routers
 	zip   *chooser     // nil: the connection string decides whether messages are compressed
-	waits waits
+	waits Waits
 
 	mu     sync.Mutex // of the following
 	shared bool       // a client uses first and ends it
@@ -210,10 +210,10 @@ func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	if primary {
 		sel.over = &p.over
 	}
-	w := p.waits.add("to have " + sel.String())
+	w := p.waits.Add("to have " + sel.String())
 	c, err := p.checkout(ctx, sel, w)
 	if err != nil {
-		p.waits.forget(w)
+		p.waits.Forget(w)
 		return nil, err
 	}
 	w.end()
@@ -226,7 +226,7 @@ func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	return c, nil
 }
 
-func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, error) {
+func (p *Pool) checkout(ctx context.Context, sel Selector, w *Wait) (*Conn, error) {
 	selecting, cancel := context.WithTimeout(ctx, p.selectionTimeout())
 	defer cancel()
 	srv, err := p.now.Load().SelectServer(selecting, sel)
