@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// active are the rules of this process. They come from its environment, so that
-// no caller has to carry them to each point.
+// active are the rules of this process: no caller has to carry them.
 var active points //nolint:gochecknoglobals // in test builds alone
 
 // rule is what happens at a point.
@@ -26,7 +25,6 @@ type rule struct {
 	do     func(point string) error
 }
 
-// points are rules and how often each point was hit since they were read.
 type points struct {
 	mu    sync.Mutex
 	file  string // that holds the rules, if one does
@@ -70,8 +68,7 @@ func (p *points) hit(point, what string) error {
 	return err
 }
 
-// load reads the rules when it has not, or when their file has changed. The
-// caller holds mu.
+// load reads rules that are new. p.mu is locked.
 func (p *points) load() {
 	if p.hits == nil {
 		text, isFile := strings.CutPrefix(os.Getenv("MILLRACE_FAILPOINTS"), "@")
@@ -95,8 +92,7 @@ func (p *points) load() {
 	p.set(string(text))
 }
 
-// set begins anew with other rules. What it cannot read ends the process: a
-// test must not believe that something happened.
+// set replaces the rules. Bad rules end the process: a test must not pass without its rules.
 func (p *points) set(text string) {
 	p.rules, p.hits = nil, map[string]int{}
 	for _, s := range strings.Split(text, ";") {

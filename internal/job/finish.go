@@ -52,7 +52,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 		return nil, err
 	}
 	for _, m := range colls {
-		desired, err := s.wishes.Wish(ctx, m.Collection)
+		desired, err := s.wishes.Desired(ctx, m.Collection)
 		if err != nil {
 			return nil, err
 		}

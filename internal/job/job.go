@@ -153,7 +153,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.counters = transform.NewCounters(j.rules)
 	j.progress = progress.New(progress.Options{Job: j.id, Rules: j.counters,
 		Source: j.source.cluster.Address(), Target: j.dst.Address(), Now: spec.Now, Usage: spec.Usage,
-		ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.OnEvent})
+		ReadFrom: j.source.ReadFrom, Routers: j.routers, OnEvent: spec.OnEvent})
 	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
 		Names: schema.NewNames(nil)}
 	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log,

@@ -38,12 +38,10 @@ type Info struct {
 	SetName string        // replica-set name
 	SetID   bson.ObjectID // id of the replica set, or the sharded cluster: the same at any address
 	Hosts   []string
-	// Role is what the replica set is in a sharded cluster, Shard its name there, "" when
-	// not readable.
+	// Role and Shard, its name, say what the replica set is in a sharded cluster; "" when not readable.
 	Role  Role
 	Shard string
-	// Connections is how many the primary, or the router, takes at once from everybody; 0
-	// when not readable.
+	// Connections is how many the primary, or the router, accepts from all clients; 0 when not readable.
 	Connections int64
 }
 
@@ -52,25 +50,20 @@ type Options struct {
 	AppName string
 	// ReadPreference of data reads; nil reads the primary.
 	ReadPreference *readpref.ReadPref
-	// ServerSelectionTimeout bounds the wait for a suitable server; default is
-	// what the connection string says, else 30 s.
+	// ServerSelectionTimeout bounds the wait for a suitable server. Default: the connection string's, else 30 s.
 	ServerSelectionTimeout time.Duration
-	// Warm is how many connections of the pool to the primary are opened at once.
-	Warm int
-	// ChooseCompression has the pool find out whether compressed messages move more,
-	// where the connection string names no compressor. Chosen, if it is not nil, is
-	// called each time that the choice changes.
+	Warm                   int // how many connections of the pool to the primary are opened at once
+	// ChooseCompression measures whether compressed messages move more, unless the connection string names a
+	// compressor. Chosen may be nil; it is called when the choice changes.
 	ChooseCompression bool
 	Chosen            func(wire.Compression)
 	// MaxPoolSize bounds connections per server of the pool, default 64.
 	MaxPoolSize uint64
-	// MostInUse is what Cluster.Limit bounds later.
-	MostInUse int
+	MostInUse   int // what Cluster.Limit bounds later
 }
 
-// Cluster is an open deployment: the driver's client for ordinary commands and
-// a wire.Pool for the hot path, which share connections until the pool's are
-// renewed. It is safe for concurrent use.
+// Cluster is an open deployment: the driver's client for ordinary commands and a wire.Pool for the hot path. They
+// share connections until RenewConnections. It is safe for concurrent use.
 type Cluster struct {
 	Client *driver.Client
 	Pool   *wire.Pool
@@ -87,16 +80,13 @@ type Cluster struct {
 const (
 	// maxConnecting is how many connections to a server may be opened at once.
 	maxConnecting = 16
-	// clientConnections is how many connections to a server the client may have besides
-	// those of the pool.
+	// clientConnections is how many connections to a server the client may have besides the pool's.
 	clientConnections = 64
-	// idleTime is how long a connection may stay unused. So those that a lower load does
-	// not need come to an end.
+	// idleTime is how long a connection may stay unused.
 	idleTime = time.Minute
 )
 
-// Connect opens uri and reads the deployment's identity. Errors never carry
-// the credentials.
+// Connect opens uri and reads the deployment's identity. Its errors contain no credentials.
 func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	opts, err := ParseURI(uri)
 	if err != nil {
@@ -113,8 +103,8 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
 	if opts.ServerMonitoringMode == nil {
-		// One connection to each server less. What has changed is known from the first answer
-		// that says so, and without a primary the servers are asked twice a second.
+		// This saves a connection to each server. The next reply reports changes, and without a primary the driver
+		// checks the servers twice a second.
 		opts.SetServerMonitoringMode(options.ServerMonitoringModePoll)
 	}
 	checks := watchHeartbeats(opts)
@@ -147,7 +137,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Close disconnects. It waits a few seconds for operations under way.
+// Close disconnects. It waits up to 5 s for operations under way.
 func (c *Cluster) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -175,30 +165,21 @@ func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) 
 func (c *Cluster) Checkout(ctx context.Context, sel wire.Selector) (*wire.Conn, error) {
 	conn, err := c.Pool.Checkout(ctx, sel)
 	if _, none := wire.UnsuitableServers(err); none && sel == c.Reader() && c.Chooses() {
-		err = WithHint(err, preferenceHint)
+		err = WithHint(err, "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() "+
+			"shows tags)")
 	}
 	return conn, err
 }
 
-// preferenceHint is what can be done if no member suits the read preference.
-const preferenceHint = "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() " +
-	"shows tags)"
-
-// MayChoose reports whether the set's configuration has members that the read
-// preference chooses, up or not. It is true where that cannot be read.
+// MayChoose reports whether the configuration has members that suit the read preference, up or not. It is true
+// where that cannot be read.
 func (c *Cluster) MayChoose(ctx context.Context) (bool, error) {
 	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
 	if err != nil || raw == nil || !c.Chooses() {
 		return true, err
 	}
 	var reply struct {
-		Config struct {
-			Members []struct {
-				Arbiter bool              `bson:"arbiterOnly"`
-				Hidden  bool              `bson:"hidden"`
-				Tags    map[string]string `bson:"tags"`
-			} `bson:"members"`
-		} `bson:"config"`
+		Config SetConfig `bson:"config"`
 	}
 	if err := bson.Unmarshal(raw, &reply); err != nil {
 		return true, fmt.Errorf("read the configuration of %s: %w", c.Address(), err)
@@ -221,7 +202,7 @@ func (c *Cluster) MayChoose(ctx context.Context) (bool, error) {
 	return chosen > 0 && !alone, nil
 }
 
-// Chooses reports whether the read preference is another one than the primary.
+// Chooses reports a read preference other than the primary.
 func (c *Cluster) Chooses() bool { return c.read != nil && c.read.Mode() != readpref.PrimaryMode }
 
 // Command runs cmd on db at the primary and returns the raw reply.
@@ -264,7 +245,6 @@ type hello struct {
 	Committed bson.Timestamp `bson:"lastCommittedOpTime"`
 }
 
-// msgRouter is what routers say of themselves.
 const msgRouter = "isdbgrid"
 
 func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
@@ -276,8 +256,7 @@ func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	return h, err
 }
 
-// Ahead is how far the clock of the primary, or of a router, is ahead of this machine's; below
-// 0 it is behind.
+// Ahead is how far the clock of the primary, or of a router, is ahead of this machine's.
 func (c *Cluster) Ahead(ctx context.Context) (time.Duration, error) {
 	h, err := c.hello(ctx)
 	if err != nil {
@@ -286,7 +265,6 @@ func (c *Cluster) Ahead(ctx context.Context) (time.Duration, error) {
 	return time.Until(h.LocalTime), nil
 }
 
-// helloOn asks the server of one connection.
 func helloOn(ctx context.Context, conn *wire.Conn) (hello, error) {
 	raw, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	if err != nil {
@@ -295,19 +273,18 @@ func helloOn(ctx context.Context, conn *wire.Conn) (hello, error) {
 	return parseHello(raw)
 }
 
-// parseHello reads the answer. The term is -1 where there is none.
+// parseHello reads the reply. The term is -1 where there is none.
 func parseHello(raw []byte) (h hello, err error) {
 	h.LastWrite.Last.Term = -1
 	err = bson.Unmarshal(raw, &h)
 	return h, err
 }
 
-// identifyWithin tries again what an election or a cut interrupted, for no
-// longer than a suitable server is waited for.
+// identifyWithin retries after an election or a cut, up to limit.
 func (c *Cluster) identifyWithin(ctx context.Context, limit time.Duration, warm int) error {
 	for began := time.Now(); ; {
 		err := c.identify(ctx, warm)
-		// The driver cancels the opening of a connection when another one to the server fails.
+		// The driver cancels the opening of a connection when another one fails.
 		cut := errors.Is(err, context.Canceled) && ctx.Err() == nil
 		if err == nil || Classify(err) != ClassRetry && !cut || time.Since(began) > limit {
 			return err
@@ -318,8 +295,8 @@ func (c *Cluster) identifyWithin(ctx context.Context, limit time.Duration, warm 
 	}
 }
 
-// identify fills Info, and warms connections. The first question shows whether the
-// server can be reached and lets the user in; the others are asked at once.
+// identify fills Info, and warms connections. The first command shows whether the server can be reached and
+// accepts the user; the others run at once.
 func (c *Cluster) identify(ctx context.Context, warm int) error {
 	h, err := c.hello(ctx)
 	if err != nil {
@@ -327,7 +304,7 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	}
 	c.first = h
 	if c.Pool.Limited() {
-		// Before others ask: where one is given back while another is opened, there is one more.
+		// Before other commands: one that is given back while another is opened counts twice.
 		c.Pool.Warm(ctx, math.MaxInt)
 		warm = 0
 	}
@@ -345,23 +322,19 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		c.Info.FCV, err = c.Compatibility(gctx)
 		return err
 	})
-	g.Go(func() (err error) {
-		config, err = c.permitted(gctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
-		return err
-	})
-	if h.SetName != "" && h.Writable { // other members may take no reads
+	ask := func(reply *bson.Raw, cmd bson.D) {
 		g.Go(func() (err error) {
-			shard, err = c.permitted(gctx, "admin", bson.D{{Key: "find", Value: "system.version"},
-				{Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+			*reply, err = c.permitted(gctx, "admin", cmd)
 			return err
 		})
 	}
-	g.Go(func() (err error) {
-		status, err = c.permitted(gctx, "admin", bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0},
-			{Key: "wiredTiger", Value: 0},
-			{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
-		return err
-	})
+	ask(&config, bson.D{{Key: "replSetGetConfig", Value: 1}})
+	if h.SetName != "" && h.Writable { // other members may take no reads
+		ask(&shard, bson.D{{Key: "find", Value: "system.version"},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+	}
+	ask(&status, bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0}, {Key: "wiredTiger", Value: 0},
+		{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -399,9 +372,8 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	return nil
 }
 
-// permitted runs a command that not every user may run, or every server knows:
-// its reply is empty then. A failure that passes by itself is an error, for a
-// set whose id was not read would be taken for another.
+// permitted runs a command that not every user may run, or every server knows; its reply is empty then. A
+// transient failure is an error: a set without id would be taken for another one.
 func (c *Cluster) permitted(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
 	raw, err := c.Command(ctx, db, cmd)
 	if err == nil || Classify(err) == ClassRetry || ctx.Err() != nil {
@@ -410,8 +382,7 @@ func (c *Cluster) permitted(ctx context.Context, db string, cmd bson.D) (bson.Ra
 	return nil, nil
 }
 
-// Compatibility reads the featureCompatibilityVersion, such as "6.0": "" where the user may
-// not read it, and of a router.
+// Compatibility reads the featureCompatibilityVersion, such as "6.0"; "" of a router or without the privilege.
 func (c *Cluster) Compatibility(ctx context.Context) (string, error) {
 	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "getParameter", Value: 1},
 		{Key: "featureCompatibilityVersion", Value: 1}})
@@ -419,20 +390,17 @@ func (c *Cluster) Compatibility(ctx context.Context) (string, error) {
 	return fcv, err
 }
 
-// OlderFCV reports that a featureCompatibilityVersion is older than another; neither is
-// where one is "".
+// OlderFCV reports a featureCompatibilityVersion older than another; never where one is "".
 func OlderFCV(fcv, than string) bool {
 	a, err1 := ParseVersion(fcv)
 	b, err2 := ParseVersion(than)
 	return err1 == nil && err2 == nil && a.OlderThan(b)
 }
 
-// Positions are a replica set's replication positions as its primary states
-// them.
+// Positions are a replica set's replication positions by its primary.
 type Positions struct {
 	Last     OpTime    `bson:"opTime"`         // newest write
 	Majority OpTime    `bson:"majorityOpTime"` // newest majority-committed write
-	LastDate time.Time `bson:"lastWriteDate"`  // the primary's wall clock of Last
 	Now      time.Time `bson:"-"`              // the primary's wall clock of the answer
 }
 

@@ -12,11 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// commitPoll is the pause between looks at the majority position.
-const commitPoll = 10 * time.Millisecond
-
-// Reached waits until the primary knows that a position is majority-committed,
-// and reports where it stands then.
+// Reached waits until the primary knows that a position is majority-committed, and returns its positions then.
 func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
 	h, err := c.poll(ctx, func(h *hello) bool { return !h.LastWrite.Majority.Before(at) })
 	if err != nil {
@@ -25,9 +21,8 @@ func (c *Cluster) Reached(ctx context.Context, at OpTime) (Positions, error) {
 	return h.LastWrite, nil
 }
 
-// Committed waits until every write that the primary has acknowledged up to now
-// is majority-committed and returns the position of the last. An election
-// meanwhile is an error of ClassRetry: they may be rolled back.
+// Committed waits until every write acknowledged up to now is majority-committed, and returns the position of the
+// last. An election meanwhile is an error of ClassRetry: they may be rolled back.
 func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
 	h, err := c.poll(ctx, func(h *hello) bool {
 		if at.IsZero() {
@@ -46,10 +41,8 @@ func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
 
 // CommittedSeen is Committed for all that the primary has returned, acknowledged or not.
 func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
-	// The primary has to count as its newest write what it has returned. A change
-	// shows an instant before that, but never before its time was given out. A
-	// write that fails, as for a duplicate key, leaves a time with no entry: then
-	// there is nothing to come.
+	// The primary must report what it has returned as its newest write. A change shows an instant earlier, but
+	// never before its time was assigned. A write that fails, as by a duplicate key, leaves a time without entry.
 	const instant = time.Second
 	var given bson.Timestamp
 	began := time.Now()
@@ -74,19 +67,14 @@ func (c *Cluster) ClusterTime(ctx context.Context) (OpTime, error) {
 	return OpTime{TS: h.ClusterTime.ClusterTime, Term: h.LastWrite.Last.Term}, nil
 }
 
-// poll asks the primary where it stands until enough is said.
 func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, err error) {
-	for {
-		if h, err = c.hello(ctx); err != nil || enough(&h) {
-			return h, err
-		}
-		if err := pace.Pause(ctx, commitPoll); err != nil {
-			return h, err
-		}
-	}
+	err = pace.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		h, err = c.hello(ctx)
+		return err == nil && enough(&h), err
+	})
+	return h, err
 }
 
-// elected is an error unless two terms are the same.
 func (c *Cluster) elected(before, now int64) error {
 	if before == now {
 		return nil
@@ -94,10 +82,9 @@ func (c *Cluster) elected(before, now int64) error {
 	return Retry(fmt.Sprintf("%s has elected another primary (term %d, before %d)", c.Address(), now, before), nil, "")
 }
 
-// Seen runs look, which asks the primary by c.Client, and waits until all that it
-// can have seen is majority-committed, under the term in which it was seen. An
-// election meanwhile is an error of ClassRetry. A deployment that is no replica
-// set states no positions: there what was seen stands.
+// Seen runs look, which reads from the primary by c.Client, and waits until all that it can have seen is
+// majority-committed in the same term. An election meanwhile is an error of ClassRetry. Without a replica set,
+// Seen only runs look.
 func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	if c.Info.Kind != KindReplicaSet {
 		return look()
@@ -106,7 +93,7 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	if err != nil {
 		return err
 	}
-	// By the same client as the positions, so that no older primary answers.
+	// The same client reads both, so that no older primary replies.
 	if err := look(); err != nil {
 		return err
 	}
@@ -114,9 +101,8 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 	return cmp.Or(err, c.elected(before.Last.Term, at.Term))
 }
 
-// Vanished reports whether the collection with a UUID is gone from a database for
-// good. That the primary does not have it may be a drop that is rolled back yet,
-// so that Seen waits, as long as it takes.
+// Vanished reports whether the collection with a UUID is gone from a database for good. It waits until a drop can
+// no longer be rolled back, as long as that takes.
 func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
 	there := errors.New("it is there")
 	err := c.Seen(ctx, func() error {

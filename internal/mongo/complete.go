@@ -28,15 +28,13 @@ const (
 )
 
 const (
-	// electionTime bounds the wait for a member that knows no primary. Servers elect one within
-	// ten seconds or so.
+	// electionTime bounds the wait for a member that knows no primary. Elections take about 10 s.
 	electionTime = 12 * time.Second
-	// hostTime bounds how long a host of the connection string is asked what it is.
+	// hostTime bounds the reply of a host of the connection string.
 	hostTime = 2 * time.Second
 )
 
-// Incomplete reports a connection string that leads to less than one complete
-// deployment, or to more. It has a hint.
+// Incomplete reports a connection string that leads to less or more than one deployment. It has a hint.
 type Incomplete struct{ text string }
 
 // Error says what the connection string leads to.
@@ -46,16 +44,19 @@ func incomplete(hint, format string, args ...any) error {
 	return WithHint(&Incomplete{fmt.Sprintf(format, args...)}, hint)
 }
 
-// CheckComplete returns an Incomplete unless c is one complete deployment: a replica
-// set at its primary, a sharded cluster at its routers, or a standalone
-// server. allowShard accepts a shard. A member that knows no primary is asked again
-// for up to 12 s. Any other error says that the deployment did not answer.
+// CheckComplete returns an Incomplete unless c is one complete deployment: a replica set at its primary, a sharded
+// cluster at its routers, or a standalone server. allowShard accepts a shard. It waits up to 12 s for an election.
+// Any other error says that the deployment did not reply.
 func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	if err := c.checkMember(ctx); err != nil {
 		return err
 	}
 	if err := c.checkHosts(ctx); err != nil {
 		return err
+	}
+	shard := "a shard"
+	if c.Info.Shard != "" {
+		shard = "the shard " + c.Info.Shard
 	}
 	switch {
 	case c.Info.Role == RoleConfig:
@@ -64,21 +65,12 @@ func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	case c.Info.Role == RoleShard && !allowShard:
 		return incomplete("connect to the cluster's routers (mongos); --allow-shard accepts this shard alone",
 			"%s is %s of a sharded cluster, which has only a part of the data, and whose routers do not see what is written "+
-				"to it directly", c.Address(), c.shardName())
+				"to it directly", c.Address(), shard)
 	}
 	return nil
 }
 
-// shardName names the shard where the user may know it.
-func (c *Cluster) shardName() string {
-	if c.Info.Shard == "" {
-		return "a shard"
-	}
-	return "the shard " + c.Info.Shard
-}
-
-// checkMember rejects a member other than the primary. Only a direct connection leads
-// to one for long: any other finds the new primary after an election.
+// checkMember rejects a member other than the primary, which only a direct connection stays with.
 func (c *Cluster) checkMember(ctx context.Context) error {
 	if !c.direct {
 		return nil
@@ -107,9 +99,8 @@ func errMember(address, state string) error {
 		"%s is %s, which takes no writes and may be behind", address, state)
 }
 
-// notPrimary says what a member is that is not the primary, "" of one that is and of
-// what is no member. elects says that it may become the primary in a moment: it knows
-// no other.
+// notPrimary describes a member that is not the primary; "" for any other server. elects says that it knows no
+// primary and may become it.
 func (h *hello) notPrimary() (state string, elects bool) {
 	switch {
 	case h.Writable || h.Msg == msgRouter:
@@ -125,8 +116,7 @@ func (h *hello) notPrimary() (state string, elects bool) {
 		" that is neither primary nor secondary (starting, recovering or in rollback)", h.Primary == ""
 }
 
-// explainMember returns why a direct connection lets no user in where the server is a
-// member without users, such as an arbiter; else err.
+// explainMember explains why a direct connection refuses a user: members such as arbiters have no users.
 func explainMember(ctx context.Context, err error, opts *options.ClientOptions, address string) error {
 	if !wire.AuthFailed(err) || opts.Direct == nil || !*opts.Direct || len(opts.Hosts) != 1 {
 		return err
@@ -138,9 +128,8 @@ func explainMember(ctx context.Context, err error, opts *options.ClientOptions, 
 	return err
 }
 
-// checkHosts rejects a connection string with hosts of several deployments: the driver
-// takes one of them and ignores the others, or uses the routers of all. A host that
-// does not answer within 2 s is not checked.
+// checkHosts rejects hosts of several deployments: the driver uses one of these, or the routers of all. A host that
+// does not reply within 2 s is not checked.
 func (c *Cluster) checkHosts(ctx context.Context) error {
 	if len(c.seeds) < 2 {
 		return nil
@@ -169,7 +158,6 @@ func (c *Cluster) checkHosts(ctx context.Context) error {
 	return errors.Join(foreign...)
 }
 
-// withPort completes a host of a connection string.
 func withPort(host string) string {
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		return net.JoinHostPort(strings.Trim(host, "[]"), "27017")
@@ -177,7 +165,6 @@ func withPort(host string) string {
 	return host
 }
 
-// checkHost asks one host of the connection string what it belongs to.
 func (c *Cluster) checkHost(ctx context.Context, host string) error {
 	opts, err := ParseURI(c.uri)
 	if err != nil {
@@ -220,7 +207,7 @@ func (c *Cluster) sameRouter(ctx context.Context, opts options.ClientOptions, ho
 	return err != nil || about.ID.IsZero() || c.Info.SetID.IsZero() || about.ID == c.Info.SetID
 }
 
-// helloAt asks one host what it is, without logging in.
+// helloAt asks one host without login.
 func helloAt(ctx context.Context, opts options.ClientOptions, host string) (h hello, err error) {
 	opts.Auth = nil
 	err = askAt(ctx, opts, host, func(client *driver.Client) error {
@@ -233,7 +220,6 @@ func helloAt(ctx context.Context, opts options.ClientOptions, host string) (h he
 	return h, err
 }
 
-// askAt connects to one host alone.
 func askAt(ctx context.Context, opts options.ClientOptions, host string, ask func(*driver.Client) error) error {
 	opts.ReplicaSet, opts.SRVMaxHosts, opts.ServerMonitor = nil, nil, nil
 	opts.SetHosts([]string{host}).SetDirect(true).SetServerSelectionTimeout(hostTime).SetConnectTimeout(hostTime)

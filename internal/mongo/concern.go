@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -8,11 +9,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/tag"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// ParseWriteConcern reads the w of a write concern: majority, also where it is
-// empty, or a number of members.
+// ParseWriteConcern reads the w of a write concern: majority, the default, or a number of members.
 func ParseWriteConcern(s string) (any, error) {
 	if s == "" || s == "majority" {
 		return "majority", nil
@@ -24,16 +23,14 @@ func ParseWriteConcern(s string) (any, error) {
 	return n, nil
 }
 
-// TakesCommitQuorum reports servers that take a number of members that have to build an
-// index before it is ready.
+// TakesCommitQuorum reports servers whose index builds accept a commit quorum.
 func (c *Cluster) TakesCommitQuorum() bool {
 	fcv, err := ParseVersion(c.Info.FCV)
 	return c.Info.Kind != KindStandalone && c.Info.Version.AtLeast(4, 4) && (err != nil || fcv.AtLeast(4, 4))
 }
 
-// DataConcern is the w with which data is written: 1, for a later proof in the same
-// election term makes it durable. Behind a router nobody sees a term, so that each
-// write waits for a majority itself.
+// DataConcern is the w of data writes: 1, which a later proof in the same election term makes durable. A router
+// reports no term, so there each write waits for a majority.
 func (c *Cluster) DataConcern() any {
 	if c.Info.Kind == KindSharded {
 		return "majority"
@@ -43,20 +40,13 @@ func (c *Cluster) DataConcern() any {
 
 // DataConcernDocument is the writeConcern of a command with DataConcern.
 func (c *Cluster) DataConcernDocument() bson.Raw {
-	d := bsoncore.NewDocumentBuilder()
-	if w, ok := c.DataConcern().(string); ok {
-		return bson.Raw(d.AppendString("w", w).Build())
-	}
-	return bson.Raw(d.AppendInt32("w", 1).Build())
+	raw, _ := bson.Marshal(bson.D{{Key: "w", Value: c.DataConcern()}}) // a string or a number
+	return raw
 }
 
-// ParseReadPreference builds the preference of data reads from its mode and tag
-// sets ("dc:east,rack:1;dc:west": sets are tried in order).
+// ParseReadPreference reads a mode and tag sets such as "dc:east,rack:1;dc:west", which are tried in order.
 func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
-	if mode == "" {
-		mode = "primary"
-	}
-	m, err := readpref.ModeFromString(mode)
+	m, err := readpref.ModeFromString(cmp.Or(mode, "primary"))
 	if err != nil {
 		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or "+
 			"nearest", mode)

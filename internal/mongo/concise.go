@@ -6,19 +6,18 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Brief is what an error says, without the description of the whole deployment that
-// the driver adds where no server is suitable, and else as [Concise] has it.
+// Brief returns an error's text, without the driver's description of all servers, and else as [Concise] does.
 func Brief(err error) string {
 	text := err.Error()
 	if none, ok := wire.UnsuitableServers(err); ok {
 		text = strings.Replace(text, none.Text, whyNone(none.Servers), 1)
 	}
-	// The driver begins a command's error with a blank
+	// The driver begins a command's error with a blank.
 	return Concise(strings.ReplaceAll(strings.TrimSpace(text), ":  ", ": "))
 }
 
-// Concise shortens what a server quotes: of a command, which has its session, its
-// cluster time or its database, only the first field stays.
+// Concise shortens commands that a server quotes to their first field. Such a command has its session, its cluster
+// time or its database.
 func Concise(text string) string {
 	var b strings.Builder
 	for {
@@ -44,8 +43,7 @@ func Concise(text string) string {
 	return b.String() + text
 }
 
-// closing is where a text that begins with a brace has closed it, -1 for nowhere.
-// Braces in strings do not count.
+// closing returns where the brace that text begins with is closed, -1 for nowhere. Braces in strings do not count.
 func closing(text string) int {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {

@@ -18,10 +18,10 @@ import (
 type Class string
 
 const (
-	// ClassFatal errors end the job: the operator has to act.
+	// ClassFatal errors end the job: an operator has to act.
 	ClassFatal Class = "fatal"
-	// ClassRetry errors pass by themselves: an election, a cut, a killed
-	// cursor, or when somebody acts: a full disk, or writes that are blocked.
+	// ClassRetry errors pass by themselves (an election, a killed cursor) or when somebody acts (a full disk,
+	// blocked writes).
 	ClassRetry Class = "retry"
 	// ClassDuplicate is a duplicate key.
 	ClassDuplicate Class = "duplicate"
@@ -53,47 +53,35 @@ const (
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	CodeInvalidView          = 182 // of the database's view catalog as it is
-	// CodeDatabaseDifferCase says that there is a database whose name differs in case only.
-	CodeDatabaseDifferCase = 13297
-	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
-	// documents. Trying again helps mostly, as the message says.
+	CodeDatabaseDifferCase   = 13297
+	// CodeSampleFailed: the random cursor of $sample met the same documents repeatedly. A retry mostly helps.
 	CodeSampleFailed = 28799
 
-	// codeUserWritesBlocked is the answer of a server on which setUserWriteBlockMode is on.
 	codeUserWritesBlocked = 371
 
-	// The server is overloaded. A document that does not fit into the cache now may fit later.
-	// Whether 6.0 calls one document of 16 MB too large depends on the other content.
+	// The server is overloaded. A document that does not fit into the cache now may fit later: whether 6.0 calls
+	// a document of 16 MB too large depends on other content.
 	codeTemporarilyUnavailable = 365
 	codeTooLargeForCache       = 388
 	codeTooManyRequests        = 462
 	codeTooManyOperations      = 463
 	codeOverload               = 473
 
-	// codeNotAView is 5.0's answer to a view where a collection has the name.
-	codeNotAView = 17399
-	// Up to 4.4, $collStats answers this for a missing collection.
+	codeNotAView       = 17399
 	codeNoStorageStats = 40280
 	codeNoCount        = 40481
 )
 
-// Unindexable reports that an index does not take a document, or was not built because of one.
-// Servers (4.2 to 6.0, tried) refuse parallel arrays, an array in a text index's other field,
-// an array in a hashed one, and geometry. They also refuse languages, numbers as field names
-// and, before 4.2, keys that are too large.
+// Unindexable reports an index that refuses a document. Servers (4.2 to 6.0, tried) refuse parallel arrays, and arrays
+// in a hashed field or a text index's other field. They also refuse geometry, languages, numbers as field names and,
+// before 4.2, keys that are too large.
 func Unindexable(err error) bool {
 	code, _, _ := answer(err)
-	switch code {
-	case 171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280:
-		return true
-	}
-	return false
+	return slices.Contains([]int32{171, 201, 13026, 13027, 13068, 16746, 16755, 16766, 17261, 17262, 17280}, code)
 }
 
-// diskFull reports that a server's disk has no room for what a command writes or makes, such as
-// the files of a collection. There is room again when somebody frees some. A failed write may
-// have the operating system's error number as its code, which otherwise is PathNotViable
-// (observed with 6.0). Messages of PathNotViable end with a value in braces.
+// diskFull reports that a server's disk is full. A failed write may have the operating system's error number as its
+// code, which otherwise is PathNotViable (observed with 6.0); messages of that end with a value in braces.
 func diskFull(code int32, message string) bool {
 	const unknownError, enospc, outOfDiskSpace = 8, 28, 14031
 	const text = "No space left on device"
@@ -101,14 +89,13 @@ func diskFull(code int32, message string) bool {
 		code == enospc && strings.HasSuffix(message, text)
 }
 
-// Retryable is an error that passes by itself by millrace's own judgement. What
-// a server said, if it said anything, is its Cause.
+// Retryable is an error that millrace itself considers transient.
 type Retryable struct {
 	Message string
 	Cause   error // may be nil
 }
 
-// Retry makes a Retryable. cause may be nil, and hint empty.
+// Retry returns a Retryable. cause may be nil, and hint empty.
 func Retry(message string, cause error, hint string) error {
 	return WithHint(&Retryable{Message: message, Cause: cause}, hint)
 }
@@ -124,10 +111,8 @@ func (r *Retryable) Error() string {
 // Unwrap gives the cause.
 func (r *Retryable) Unwrap() error { return r.Cause }
 
-// Interrupted returns the error of a write command that was answered, but cut short by a
-// transient cause, such as an election or a full disk. The server reports the cause as an error
-// of one of the writes, or of the write concern. The error is of ClassRetry. Nil means that the
-// reply is valid.
+// Interrupted returns a transient error in the reply to a write command, such as an election or a full disk, of one
+// of the writes or of the write concern. It is of ClassRetry. Nil means that the reply is valid.
 func Interrupted(res wire.WriteResult) error {
 	for _, e := range res.Errors {
 		if Classify(e) == ClassRetry {
@@ -142,8 +127,7 @@ func Interrupted(res wire.WriteResult) error {
 	return Retry("write concern", wire.WriteError{Code: int32(code), Message: text, Raw: res.ConcernError}, "")
 }
 
-// answer is what a server said in err: of a command as a whole, or of the first
-// write that failed.
+// answer returns the server's error of a command, or of the first write that failed.
 func answer(err error) (code int32, message string, ok bool) {
 	if e, ok := errors.AsType[wire.WriteError](err); ok {
 		return e.Code, e.Message, true
@@ -158,20 +142,19 @@ func answer(err error) (code int32, message string, ok bool) {
 	return e.Code, e.Message, ok
 }
 
-// Reported reports that a server said so, to a command or a write.
+// Reported reports an error that a server returned.
 func Reported(err error) bool {
 	_, _, ok := answer(err)
 	return ok
 }
 
-// Forgotten reports that a server cannot read as of a time any more, or that what is read
-// is newer. It is a passing error where another time will do.
+// Forgotten reports that a server cannot read as of a time: that is too old, or before what is read. Another time
+// may work.
 func Forgotten(err error) bool {
 	return IsCode(err, codeSnapshotTooOld) || IsCode(err, codeSnapshotUnavailable)
 }
 
-// Classify reports what err means. Errors of the driver's API and of package
-// wire are both understood; nil is not to be passed.
+// Classify returns the class of an error of the driver's API or of package wire, which must not be nil.
 func Classify(err error) Class {
 	if errors.Is(err, context.Canceled) {
 		return ClassCanceled
@@ -204,8 +187,7 @@ func Classify(err error) Class {
 	return ClassFatal
 }
 
-// poolError is what the driver returns to those who wait for a connection when
-// another one of the pool fails. It is of no public type.
+// poolError is the driver's error for callers that wait for a connection when another one fails. Its type is private.
 type poolError interface {
 	error
 	Retryable() bool
@@ -219,8 +201,8 @@ func classifyCode(code int32, message string) Class {
 		return ClassGone
 	case CodeNamespaceExists, codeNotAView:
 		return ClassExists
-	// Elections, shutdowns, killed cursors and operations, full queues, lock and
-	// snapshot time-outs; 82 (NoProgressMade) of a router whose chunks move all the while.
+	// Elections, shutdowns, killed cursors and operations, full queues, time-outs of locks and snapshots;
+	// 82 (NoProgressMade) of a router whose chunks keep moving.
 	case 6, 7, 24, 43, 46, 50, 64, 82, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246,
 		251, 262,
 		267, 279, 285, 290, 317, 343, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
@@ -244,14 +226,13 @@ func IsCode(err error, code int32) bool {
 	return ok && e.HasErrorCode(int(code))
 }
 
-// Hint attaches what the operator can do to an error. It is printed after the
-// error's text.
+// Hint attaches what an operator can do to an error.
 type Hint struct {
 	Err  error
 	Text string
 }
 
-// Wrap says before an error what failed; nil stays nil.
+// Wrap prefixes an error with what failed; nil stays nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -259,8 +240,7 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// NeedsRole wraps err with a hint about the user's privileges where these are what
-// is missing, and else leaves it as it is.
+// NeedsRole adds a hint to an error about missing privileges, and returns any other as it is.
 func NeedsRole(err error, hint string) error {
 	if !IsCode(err, CodeUnauthorized) {
 		return err
@@ -268,8 +248,7 @@ func NeedsRole(err error, hint string) error {
 	return WithHint(err, hint)
 }
 
-// WithHint wraps err with an operator's hint; nil stays nil, and no hint adds
-// nothing.
+// WithHint adds a hint to err; a nil err stays nil, and "" adds nothing.
 func WithHint(err error, text string) error {
 	if err == nil || text == "" {
 		return err
@@ -283,7 +262,7 @@ func (h *Hint) Error() string { return h.Err.Error() }
 // Unwrap gives the wrapped error.
 func (h *Hint) Unwrap() error { return h.Err }
 
-// HintOf returns the innermost hint on err, or what the server's error code asks for, or "".
+// HintOf returns the innermost hint on err, or that of the server's error code, or "".
 func HintOf(err error) (text string) {
 	if err != nil && IsCode(err, codeUserWritesBlocked) {
 		text = "turn it off there: setUserWriteBlockMode with global: false; or grant this user the action " +

@@ -1,6 +1,9 @@
 package mongo
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // SplitNS cuts "db.coll.with.dots" into database and collection.
 func SplitNS(ns string) (db, coll string) {
@@ -8,32 +11,28 @@ func SplitNS(ns string) (db, coll string) {
 	return db, coll
 }
 
-// BucketsPrefix starts the name of the collection behind a time-series
-// collection.
+// BucketsPrefix starts the name of the collection behind a time series.
 const BucketsPrefix = "system.buckets."
 
-// SeriesNS is the name of the time-series collection whose buckets have the name; any
-// other name stays.
+// SeriesNS returns the time series of a namespace of buckets, and any other namespace as it is.
 func SeriesNS(ns string) string {
 	db, coll := SplitNS(ns)
 	return db + "." + strings.TrimPrefix(coll, BucketsPrefix)
 }
 
-// IsBuckets reports that a namespace is that of the buckets of a time series.
+// IsBuckets reports the namespace of a time series' buckets.
 func IsBuckets(ns string) bool {
 	_, coll := SplitNS(ns)
 	return strings.HasPrefix(coll, BucketsPrefix)
 }
 
-// ReshardingPrefix starts the name of the collection that shards fill while one is
-// sharded by another key (reshardCollection).
+// ReshardingPrefix starts the name of the collection that reshardCollection fills.
 const ReshardingPrefix = "system.resharding."
 
-// Command is a user command that a server carries out by filling another collection,
-// which then takes the place of the one that the command is about.
+// Command is a user command that a server carries out by filling another collection and then renaming it.
 type Command uint8
 
-// The commands, by the name of the collection that is filled (seen on 4.2 to 6.0).
+// The commands, by the name of the filled collection (seen on 4.2 to 6.0).
 const (
 	CommandOut     Command = iota + 1 // $out and mapReduce: tmp.agg_out.<uuid>, tmp.agg_out.<n>, tmp.mr.<collection>_<n>
 	CommandCapped                     // convertToCapped: tmp<5 characters>.convertToCapped.<collection>
@@ -41,8 +40,8 @@ const (
 	CommandReshard                    // reshardCollection: system.resharding.<uuid>
 )
 
-// Staged distinguishes the collection that a server fills for a command from those of users: 0.
-// of is the namespace that the command is about, if the name says it.
+// Staged returns the command that a server fills a collection for, 0 for a collection of users. of is the namespace
+// that the command is about, if the name says it.
 func Staged(ns string) (c Command, of string) {
 	db, coll := SplitNS(ns)
 	if strings.HasPrefix(coll, ReshardingPrefix) {
@@ -68,14 +67,9 @@ func Staged(ns string) (c Command, of string) {
 	return 0, ""
 }
 
-// IsInternal reports databases that belong to a server itself or to millrace's
-// own bookkeeping; they are never copied and never compared.
+// IsInternal reports databases of servers and of millrace itself, which are neither copied nor compared.
 func IsInternal(db string) bool {
-	switch db {
-	case "admin", "local", "config", StateDB:
-		return true
-	}
-	return false
+	return slices.Contains([]string{"admin", "local", "config", StateDB}, db)
 }
 
 // StateDB is the database on the target in which millrace keeps its jobs.
@@ -83,9 +77,6 @@ const StateDB = "millrace"
 
 // IsStateCollection reports the collections of StateDB that are millrace's own.
 func IsStateCollection(coll string) bool {
-	switch coll {
-	case "jobs", "collections", "slices", "skipped", "held", "placed", "deadletters", "deadletters.parts":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"jobs", "collections", "slices", "skipped", "held", "placed", "deadletters",
+		"deadletters.parts"}, coll)
 }

@@ -14,9 +14,8 @@ func (c *Cluster) Oplog() *driver.Collection {
 	return c.Client.Database("local").Collection("oplog.rs")
 }
 
-// EachEntry calls fn for the entries of the primary's oplog that match a filter, the oldest
-// first. It reads what a majority has at a time: a newly elected primary may not know yet that
-// the entries are committed, and would return fewer. The bytes are reused after fn returns.
+// EachEntry calls fn for the matching entries of the primary's oplog, the oldest first, and reuses the bytes. It
+// reads with majority concern after a time: a newly elected primary may not know yet that entries are committed.
 func (c *Cluster) EachEntry(ctx context.Context, filter bson.D, at bson.Timestamp, fn func(bson.Raw) error) error {
 	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
 		{Key: "find", Value: "oplog.rs"}, {Key: "filter", Value: filter},
@@ -35,8 +34,8 @@ func (c *Cluster) EachEntry(ctx context.Context, filter bson.D, at bson.Timestam
 	return cur.Err()
 }
 
-// OldestEntry is the position of the oldest entry of the oplog. begins reports that it is the
-// one with which a replica set begins (seen on 4.2 to 6.0), so that no entry was lost.
+// OldestEntry returns the position of the oldest entry. begins says that it is the first entry of the replica set
+// (seen on 4.2 to 6.0), so that no entry was lost.
 func (c *Cluster) OldestEntry(ctx context.Context) (at OpTime, begins bool, err error) {
 	fields := bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "op", Value: 1}, {Key: "o.msg", Value: 1}}
 	raw, err := c.Oplog().FindOne(ctx, bson.D{},

@@ -11,15 +11,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// OpTime is a position in an oplog: the entry's timestamp and the election
-// term of the primary that wrote it. Timestamps alone order the entries of one
-// majority-committed history; the term tells histories apart.
+// OpTime is a position in an oplog: an entry's timestamp and its primary's election term. Timestamps order the
+// entries of one majority-committed history; the term distinguishes histories.
 type OpTime struct {
 	TS   bson.Timestamp `bson:"ts"`
 	Term int64          `bson:"t"`
 }
 
-// IsZero reports the absent position.
+// IsZero reports that there is no position.
 func (o OpTime) IsZero() bool { return o.TS.IsZero() }
 
 // Compare orders positions by timestamp.
@@ -28,8 +27,7 @@ func (o OpTime) Compare(p OpTime) int { return o.TS.Compare(p.TS) }
 // Before reports o < p.
 func (o OpTime) Before(p OpTime) bool { return o.Compare(p) < 0 }
 
-// First is the least position that an entry at or after o can have: a second's
-// entries are counted from 1. A position that is only a time begins there.
+// First is the least position of an entry at or after o: a second's entries are counted from 1.
 func (o OpTime) First() OpTime {
 	if o.TS.I == 0 {
 		o.TS.I = 1
@@ -54,8 +52,7 @@ func MinOpTime(a, b OpTime) OpTime { return slices.MinFunc([]OpTime{a, b}, OpTim
 // MaxOpTime returns the later of two positions.
 func MaxOpTime(a, b OpTime) OpTime { return slices.MaxFunc([]OpTime{a, b}, OpTime.Compare) }
 
-// ParseOpTime reads "seconds:increment" (as printed by String), or a time in
-// RFC 3339, which stands for the first position of that second.
+// ParseOpTime reads "seconds:increment", or a time in RFC 3339 as the first position of that second.
 func ParseOpTime(s string) (OpTime, error) {
 	if sec, inc, ok := strings.Cut(s, ":"); ok && !strings.Contains(s, "-") {
 		t, err1 := strconv.ParseUint(sec, 10, 32)

@@ -20,13 +20,10 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// ample is how many connections a server takes where a job never lacks one: pool and client
-// have 64 each, and others connect, too.
-const ample = 200
-
-// WithLimit adds the deployment's connection limit to an error of a broken connection, where
-// the limit is low: a server at its limit closes new connections.
+// WithLimit adds the server's connection limit to an error of a broken connection, where the limit is low: a
+// server at its limit closes new connections.
 func (c *Cluster) WithLimit(err error) error {
+	const ample = 200 // pool and client have 64 each
 	if n := c.Info.Connections; n > 0 && n < ample && brokenOff(err) {
 		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n),
 			"raise net.maxIncomingConnections (--maxConns) there")
@@ -34,20 +31,17 @@ func (c *Cluster) WithLimit(err error) error {
 	return err
 }
 
-// brokenOff reports that the other side closed a connection.
 func brokenOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// heartbeats keeps what the last check of each server failed with. The driver cuts
-// a check short when a connection fails beside it, and tells no more than that of
-// the server then. It is safe for concurrent use.
+// heartbeats keeps the error of each server's last check. The driver only returns that a check was cancelled, if
+// another connection failed at the same time. It is safe for concurrent use.
 type heartbeats struct {
 	mu     sync.Mutex
 	failed map[string]error // by address
 }
 
-// watchHeartbeats has the client or pool of opts report its checks.
 func watchHeartbeats(opts *options.ClientOptions) *heartbeats {
 	h := &heartbeats{failed: map[string]error{}}
 	opts.SetServerMonitor(&event.ServerMonitor{ServerHeartbeatFailed: func(e *event.ServerHeartbeatFailedEvent) {
@@ -61,14 +55,13 @@ func watchHeartbeats(opts *options.ClientOptions) *heartbeats {
 	return h
 }
 
-// addressOf is the server of a connection's id in the driver's events, which ends with
-// the connection's number.
+// addressOf is the server in a connection's id of the driver's events.
 func addressOf(connectionID string) string {
 	address, _, _ := strings.Cut(connectionID, "[-")
 	return address
 }
 
-// why is what was wrong at a server of which the driver says err.
+// why replaces a cancellation by the server's last error.
 func (h *heartbeats) why(address string, err error) error {
 	if h == nil || !errors.Is(err, context.Canceled) {
 		return err
@@ -78,8 +71,7 @@ func (h *heartbeats) why(address string, err error) error {
 	return cmp.Or(h.failed[address], err)
 }
 
-// ExplainReach says of an error of reaching a deployment what is wrong at which
-// server, and how to fix that. It keeps what the error is.
+// ExplainReach says which server cannot be reached and why, and adds a hint. The error keeps its class.
 func ExplainReach(err error, opts *options.ClientOptions) error {
 	return explainReach(err, opts, nil)
 }
@@ -109,7 +101,6 @@ func explainReach(err error, opts *options.ClientOptions, checks *heartbeats) er
 	return WithHint(&unreachable{whyNone(none.Servers), err}, hint)
 }
 
-// whyNone says in short why no server is suitable.
 func whyNone(servers []wire.Unreachable) string {
 	var failed, answering []string
 	for _, s := range servers {
@@ -125,7 +116,7 @@ func whyNone(servers []wire.Unreachable) string {
 	return "no suitable server answers: " + strings.Join(append(failed, answering...), "; ")
 }
 
-// unreachable says in short what the driver writes down at length.
+// unreachable replaces the driver's long text.
 type unreachable struct {
 	text string
 	err  error
@@ -134,7 +125,7 @@ type unreachable struct {
 func (u *unreachable) Error() string { return u.text }
 func (u *unreachable) Unwrap() error { return u.err }
 
-// innermost is the part of a connection's error that says what is wrong.
+// innermost is the part of a connection's error that says what failed.
 func innermost(err error) string {
 	if wire.AuthFailed(err) {
 		return err.Error()
@@ -154,7 +145,6 @@ func innermost(err error) string {
 	return err.Error()
 }
 
-// reachHint is what can be done about the cause of err.
 func reachHint(err error, opts *options.ClientOptions) string {
 	withTLS := opts.TLSConfig != nil
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {

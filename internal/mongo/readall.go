@@ -6,9 +6,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// ReadAll reads all documents of a command's cursor. The returned function takes what the
-// command returns, and wraps an error as Wrap does with format and args: ReadAll[bson.Raw](ctx,
-// "list jobs")(coll.Find(ctx, filter)).
+// ReadAll reads all documents of a command's cursor. The returned function takes the command's results, and wraps
+// an error as Wrap does: ReadAll[bson.Raw](ctx, "list jobs")(coll.Find(ctx, filter)).
 func ReadAll[T any](ctx context.Context, format string, args ...any) func(*driver.Cursor, error) ([]T, error) {
 	return func(cur *driver.Cursor, err error) (all []T, _ error) {
 		if err == nil {

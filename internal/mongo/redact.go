@@ -7,22 +7,16 @@ import (
 	"strings"
 )
 
-// hidden stands in the place of a connection string that cannot be parsed: any part of it
-// may be one of the password.
-const hidden = "(address not shown)"
-
-// Redact removes user, password and options from a connection string. Of one that cannot
-// be parsed it shows nothing.
+// Redact removes user, password and options from a connection string.
 func Redact(uri string) string {
 	a, err := splitURI(uri)
 	if err != nil {
-		return hidden
+		return "(address not shown)" // any part may be one of the password
 	}
 	return a.scheme + "://" + a.hosts
 }
 
-// scrub removes the connection string and its password from an error's text,
-// for the driver quotes parts of it.
+// scrub removes the connection string and its password from an error, as the driver quotes parts of it.
 func scrub(err error, uri string) error {
 	text := Hide(err.Error(), uri)
 	if text == err.Error() {
@@ -30,10 +24,6 @@ func scrub(err error, uri string) error {
 	}
 	return errors.New(text)
 }
-
-// shortest is how many bytes a password has at least to be looked for: shorter ones are in
-// many words.
-const shortest = 3
 
 // Hide removes a connection string and its password from a text.
 func Hide(text, uri string) string {
@@ -43,6 +33,7 @@ func Hide(text, uri string) string {
 		return text
 	}
 	_, written, _ := strings.Cut(a.login, ":")
+	const shortest = 3 // bytes: shorter ones are parts of many words
 	plain, err := url.PathUnescape(written)
 	if err != nil || len(plain) < shortest {
 		return text

@@ -19,9 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Write runs a command that changes something, on the primary and over the pool. The pool's
-// guard is asked after the connection is there, and the connection carries the pool's
-// application name (see EndConnections). A write error in the reply is an error.
+// Write runs a command that changes something on the primary, over the pool: the guard is asked, and the
+// connection has the pool's application name (see EndConnections). A write error in the reply is an error.
 func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -31,9 +30,8 @@ func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, e
 	return write(ctx, conn, db, cmd)
 }
 
-// Change is Write for commands whose reply does not say the election term, as
-// those that change the schema: the server is asked for it over the same
-// connection. It is -1 of a set that has none.
+// Change is Write for commands whose reply has no election term, such as schema changes: it asks the same
+// connection for the term. It is -1 without a replica set.
 func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64, err error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -53,7 +51,6 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 	return h.LastWrite.Last.Term, nil
 }
 
-// changeAndAsk is Change with both under way at once.
 func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (term int64, err error) {
 	replies, failed, err := conn.RunBoth(ctx, db, cmd, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	if err = cmp.Or(failed, err); err != nil {
@@ -77,7 +74,6 @@ func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Ra
 	return written(body)
 }
 
-// written reads the reply to a command that changes something.
 func written(body []byte) (bson.Raw, error) {
 	res := wire.ParseWriteResult(body)
 	if err := Interrupted(res); err != nil {
@@ -89,10 +85,9 @@ func written(body []byte) (bson.Raw, error) {
 	return bson.Raw(body), nil
 }
 
-// RenewConnections closes the pool's connections, but for the first ones, which are
-// the client's too and over which nothing may have been written. Later ones carry
-// another application name. Those still checked out are closed when ctx ends;
-// nobody may check one out meanwhile. See wire.Pool.Renew.
+// RenewConnections gives later connections of the pool another application name, and closes earlier ones that the
+// client does not share. Nothing may have been written over those, and none may be checked out meanwhile.
+// See wire.Pool.Renew.
 func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
 	var members []string
 	if h, err := c.hello(ctx); err == nil { // else the pool knows some
@@ -105,19 +100,19 @@ func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
 	return leave(ctx)
 }
 
-// Connection is one that a client has to a server.
+// Connection is a client's connection to a server.
 type Connection struct {
 	App    string `bson:"appName"` // the application name of its handshake
 	Client string // address of the client, as the server sees it
 	Active bool   // an operation runs on it, OpID
 	OpID   any
-	// Type is "idleSession" where the connection is gone and has left a transaction
-	// open, in Session: it holds its documents for a minute, by the server's default.
+	// Type is "idleSession" where the connection is gone and has left a transaction open, in Session: it holds its
+	// documents for a minute by default.
 	Type    string
 	Session bson.Raw `bson:"lsid"`
 }
 
-// end is the command that ends what a connection does, nil where it does nothing.
+// end is the command that ends a connection's operation or transaction, nil without one.
 func (c *Connection) end() bson.D {
 	id, err := c.Session.LookupErr("id")
 	switch {
@@ -129,13 +124,10 @@ func (c *Connection) end() bson.D {
 	return nil
 }
 
-// EndConnections kills what runs on the connections whose application names
-// match, at the primary that the pool reaches and the other members, and waits
-// until none of these connections exists. A message can only arrive over a
-// connection, so nothing that was sent over them has any effect on that server
-// afterwards. waiting is called now and then with those that are left. Then it
-// runs a command over the connection with which it looked, and returns the reply:
-// by its term the caller knows that it was the primary's list.
+// EndConnections kills what runs on connections with matching application names, at the primary and the other
+// members, and waits until none of these connections exists. As messages arrive over connections only, nothing sent
+// over them has an effect on that server afterwards. It calls waiting at times with those that are left. Then it
+// runs a command over the same connection and returns the reply, whose term shows that the primary's list was read.
 //
 // Without the privilege inprog only connections of the same user are seen.
 func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bool, waiting func([]Connection),
@@ -145,11 +137,11 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 		return nil, err
 	}
 	defer conn.Release()
-	return c.endConnections(ctx, conn, ending{match, waiting, then})
+	return c.endConnections(ctx, conn, match, waiting, then)
 }
 
-// EndConnectionsFirst is EndConnections for a pool over which nothing was written
-// yet. Meanwhile the pool is renewed with a name: see RenewConnections.
+// EndConnectionsFirst is EndConnections for a pool over which nothing was written yet, and which it renews meanwhile
+// with a name. See RenewConnections.
 func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match func(name string) bool,
 	waiting func([]Connection), then bson.D) (bson.Raw, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
@@ -165,7 +157,7 @@ func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match fu
 		}
 		return err
 	})
-	raw, err := c.endConnections(ctx, conn, ending{match, waiting, then})
+	raw, err := c.endConnections(ctx, conn, match, waiting, then)
 	conn.Release()
 	if renewErr := renewing.Wait(); err == nil {
 		err = renewErr
@@ -176,45 +168,35 @@ func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match fu
 	return raw, err
 }
 
-// ending is what EndConnections is to do.
-type ending struct {
-	match   func(name string) bool
-	waiting func([]Connection)
-	then    bson.D
-}
-
-// endConnections is EndConnections by way of a connection to the primary. All
-// members are looked at side by side.
-func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending) (bson.Raw, error) {
-	var telling sync.Mutex
-	waiting := func(left []Connection) {
-		telling.Lock()
-		defer telling.Unlock()
-		e.waiting(left)
-	}
+func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, match func(string) bool,
+	waiting func([]Connection), then bson.D) (bson.Raw, error) {
+	var reporting sync.Mutex
+	primary := at{conn: conn, match: match, waiting: func(left []Connection) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		waiting(left)
+	}}
 	end := c.endOnMembers
 	if c.Info.Kind == KindSharded {
 		end = c.endBehindRouters
 	}
-	if err := end(ctx, conn, e.match, waiting); err != nil {
+	if err := end(ctx, primary); err != nil {
 		return nil, err
 	}
-	reply, err := conn.Run(ctx, StateDB, e.then)
+	reply, err := conn.Run(ctx, StateDB, then)
 	return bson.Raw(reply), err
 }
 
-func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(string) bool,
-	waiting func([]Connection)) error {
-	here := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}}}
+func (c *Cluster) endOnMembers(ctx context.Context, primary at) error {
+	primary.list = bson.D{{Key: "idleConnections", Value: true}}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return here.end(gctx, waiting) })
+	g.Go(func() error { return primary.end(gctx) })
 	g.Go(func() error {
-		// A message to a member that is no primary now has an effect if it becomes
-		// one again: none of them may have such a connection.
-		hosts, err := c.othersThan(gctx, conn.Addr())
+		// Such a connection to another member may have an effect when that becomes primary again.
+		hosts, err := c.othersThan(gctx, primary.conn.Addr())
 		for _, host := range hosts {
 			g.Go(func() error {
-				_, err := c.endAt(gctx, host, here, waiting)
+				_, err := c.endAt(gctx, host, primary)
 				return err
 			})
 		}
@@ -223,14 +205,12 @@ func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(
 	return g.Wait()
 }
 
-// endBehindRouters waits until no router has a connection left. Operations in progress on a
-// router are not ended there: the router would stop waiting for what it has sent to the shards,
-// which may take effect later. They are ended on the shards, which learn the application's name
-// with each command.
-func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool,
-	waiting func([]Connection)) error {
-	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true},
-		{Key: "localOps", Value: true}}, spare: true}
+// endBehindRouters waits until no router has a connection left. It ends operations on the shards, which learn the
+// application's name with each command. A router would only stop waiting for what it has sent to shards.
+func (c *Cluster) endBehindRouters(ctx context.Context, shards at) error {
+	router := shards
+	router.list = bson.D{{Key: "idleConnections", Value: true}, {Key: "localOps", Value: true}}
+	router.spare = true
 	var gone atomic.Bool
 	ended, stop := context.WithCancel(ctx)
 	defer stop()
@@ -238,11 +218,11 @@ func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match f
 	g.Go(func() error {
 		defer stop()
 		var all errgroup.Group
-		all.Go(func() error { return routers.end(gctx, waiting) })
+		all.Go(func() error { return router.end(gctx) })
 		for _, host := range c.Pool.Addresses() {
-			if host != conn.Addr() {
+			if host != router.conn.Addr() {
 				all.Go(func() error {
-					reached, err := c.endAt(gctx, host, routers, waiting)
+					reached, err := c.endAt(gctx, host, router)
 					gone.Store(gone.Load() || !reached)
 					return err
 				})
@@ -250,27 +230,25 @@ func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match f
 		}
 		return all.Wait()
 	})
-	g.Go(func() error { return c.endOnShards(gctx, ended, match, waiting) })
+	g.Go(func() error { return c.endOnShards(gctx, ended, shards) })
 	if err := g.Wait(); err != nil || !gone.Load() {
 		return err
 	}
-	// What a router that is gone has sent last may be on its way.
+	// The last messages of a router that is gone may be under way.
 	if err := pace.Pause(ctx, time.Second); err != nil {
 		return err
 	}
-	return c.endOnShards(ctx, ended, match, waiting)
+	return c.endOnShards(ctx, ended, shards)
 }
 
-// endOnShards ends what runs on the shards until ended is done and nothing is left.
-func (c *Cluster) endOnShards(ctx, ended context.Context, match func(string) bool, waiting func([]Connection)) error {
-	conn, err := c.Pool.Checkout(ctx, wire.Primary())
-	if err != nil {
+// endOnShards ends operations on the shards until ended is done and nothing is left.
+func (c *Cluster) endOnShards(ctx, ended context.Context, shards at) (err error) {
+	if shards.conn, err = c.Pool.Checkout(ctx, wire.Primary()); err != nil {
 		return err
 	}
-	defer conn.Release()
-	shards := at{conn: conn, match: match}
+	defer shards.conn.Release()
 	for last := false; ; {
-		if err := shards.end(ctx, waiting); err != nil || last {
+		if err := shards.end(ctx); err != nil || last {
 			return err
 		}
 		last = ended.Err() != nil // once more after that
@@ -280,7 +258,6 @@ func (c *Cluster) endOnShards(ctx, ended context.Context, match func(string) boo
 	}
 }
 
-// othersThan are the members of the set besides one, which is asked.
 func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.ByAddress(addr))
 	if err != nil {
@@ -291,41 +268,38 @@ func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error)
 	return slices.DeleteFunc(h.Hosts, func(host string) bool { return host == addr }), err
 }
 
-// endAt is at.end for another member, or router. One that cannot be reached now is left
-// out: whoever finds it as the primary looks again.
-func (c *Cluster) endAt(ctx context.Context, host string, as at, waiting func([]Connection)) (reached bool, err error) {
+// endAt is at.end for another server. One that cannot be reached is left out: it is checked when it becomes primary.
+func (c *Cluster) endAt(ctx context.Context, host string, a at) (reached bool, err error) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	conn, err := c.Pool.Checkout(short, wire.ByAddress(host).Urgent())
-	if err != nil {
+	if a.conn, err = c.Pool.Checkout(short, wire.ByAddress(host).Urgent()); err != nil {
 		return false, ctx.Err()
 	}
-	defer conn.Release()
-	as.conn = conn
-	err = as.end(ctx, waiting)
+	defer a.conn.Release()
+	err = a.end(ctx)
 	if err != nil && ctx.Err() == nil && Classify(err) == ClassRetry {
 		return false, nil
 	}
 	return true, err
 }
 
-// at is where connections, or operations, with names that match are to end.
+// at is a server on which matching connections, or operations, are to end.
 type at struct {
-	conn  *wire.Conn
-	match func(name string) bool
-	list  bson.D // options of $currentOp, without allUsers; none: a router lists what runs on the shards
-	spare bool   // what runs is waited for, not killed
+	conn    *wire.Conn
+	match   func(name string) bool
+	waiting func([]Connection)
+	list    bson.D // options of $currentOp, without allUsers; none: a router lists what runs on the shards
+	spare   bool   // what runs is waited for, not killed
 }
 
-// end kills what runs, and waits until nothing is left.
-func (a at) end(ctx context.Context, waiting func([]Connection)) error {
-	conn := a.conn
+// end kills operations, and waits until nothing is left.
+func (a at) end(ctx context.Context) error {
 	const interval = time.Second
 	pause, reported := 5*time.Millisecond, time.Now()
 	for {
 		left, err := a.connections(ctx)
 		if err != nil {
-			return fmt.Errorf("list the connections of %s: %w", conn.Addr(), err)
+			return fmt.Errorf("list the connections of %s: %w", a.conn.Addr(), err)
 		}
 		if len(left) == 0 {
 			return nil
@@ -335,15 +309,15 @@ func (a at) end(ctx context.Context, waiting func([]Connection)) error {
 			if end == nil || a.spare {
 				continue
 			}
-			// What is over by now, or may not be killed, the next list shows.
-			_, err := conn.Run(ctx, "admin", end)
+			// The next list shows what is over, or may not be killed.
+			_, err := a.conn.Run(ctx, "admin", end)
 			if err != nil && Classify(err) == ClassRetry {
-				return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
+				return fmt.Errorf("kill operations of %s: %w", a.conn.Addr(), err)
 			}
 		}
 		if time.Since(reported) > interval {
 			reported = time.Now()
-			waiting(left)
+			a.waiting(left)
 		}
 		if err := pace.Pause(ctx, pause); err != nil {
 			return err
@@ -352,7 +326,6 @@ func (a at) end(ctx context.Context, waiting func([]Connection)) error {
 	}
 }
 
-// connections lists those whose application names match.
 func (a at) connections(ctx context.Context) ([]Connection, error) {
 	list, err := a.currentOp(ctx, true)
 	if IsCode(err, CodeUnauthorized) {
@@ -390,13 +363,11 @@ func (a at) currentOp(ctx context.Context, all bool) (out []Connection, err erro
 	}
 }
 
-// TargetApp is the application name of connections to a target that change no
-// data; the names of those that do begin with it.
+// TargetApp is the application name of connections to a target that change no data, and begins that of others.
 const TargetApp = "millrace-target"
 
-// RunName is the application name of the connections over which an attempt of a
-// job's run writes. It fits into the 128 bytes that a name may have (MongoDB
-// handshake specification).
+// RunName is the application name of connections over which an attempt of a run writes. It fits into the 128 bytes of
+// the MongoDB handshake specification.
 func RunName(job, run string, attempt int64) string {
 	return fmt.Sprintf("%s%s.%d", runPrefix(job), run, attempt)
 }
@@ -406,31 +377,27 @@ func runPrefix(job string) string {
 	return TargetApp + " " + hex.EncodeToString(h[:8]) + "/"
 }
 
-// OtherRuns matches the application names of all attempts of all runs of a job
-// but one.
+// OtherRuns matches the application names of a job's attempts, but for one.
 func OtherRuns(job, run string, attempt int64) func(name string) bool {
 	prefix, present := runPrefix(job), RunName(job, run, attempt)
 	return func(name string) bool { return strings.HasPrefix(name, prefix) && name != present }
 }
 
-// AssistantName returns the application name of an assistant's connections, over which it
-// writes for an attempt's copy. OtherRuns of a later attempt, or of another run, matches it.
-// With an empty token it returns the common prefix of these names.
+// AssistantName returns the application name of an assistant's connections for an attempt, which OtherRuns of a later
+// attempt matches. An empty token returns the common prefix of these names.
 func AssistantName(job, run string, attempt int64, token string) string {
 	return RunName(job, run, attempt) + "/" + token
 }
 
-// Assistants matches the application names of one assistant of an attempt, or of all of them if
-// token is empty.
+// Assistants matches the application names of one assistant of an attempt, or of all if token is empty.
 func Assistants(job, run string, attempt int64, token string) func(name string) bool {
 	want := AssistantName(job, run, attempt, token)
 	return func(name string) bool { return name == want || token == "" && strings.HasPrefix(name, want) }
 }
 
-// Newest returns the position of the newest write of the set, as its primary knows it after a
-// linearizable read. A primary that was deposed and has not learned of it cannot answer. ns is
-// any namespace that the user may read, and need not exist. No answer within some seconds is an
-// error of ClassRetry.
+// Newest returns the position of the set's newest write after a linearizable read, which a deposed primary cannot
+// answer. ns is any namespace that the user may read, and need not exist. No reply within 10 s is an error of
+// ClassRetry.
 func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
 	const timeout = 10 * time.Second
 	defer func() {

@@ -12,16 +12,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 )
 
-// Config is a collection of the database config, as a majority has it: through a router, that
-// of the config servers.
+// Config is a collection of the database config, as a majority of the config servers has it.
 func (c *Cluster) Config(name string) *driver.Collection {
 	return c.Client.Database("config").Collection(name,
 		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
 }
 
-// ShardKeys are the shard keys' patterns of a sharded cluster's collections, by
-// namespace; with namespaces given, of those alone. A deployment of another kind has
-// none.
+// ShardKeys returns the shard keys' patterns of sharded collections by namespace: of all, or of those given.
 func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[string]bson.Raw, error) {
 	keys := map[string]bson.Raw{}
 	if c.Info.Kind != KindSharded {
@@ -32,40 +29,31 @@ func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[stri
 		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$in", Value: namespaces}}})
 	}
 	fields := options.Find().SetProjection(bson.D{{Key: "key", Value: 1}})
-	cur, err := c.Config("collections").Find(ctx, filter, fields)
-	var docs []struct {
+	type entry struct {
 		ID  string `bson:"_id"`
 		Key bson.Raw
 	}
-	if err == nil {
-		err = cur.All(ctx, &docs)
+	list, err := ReadAll[entry](ctx, "read the shard keys of %s", c.Address())(
+		c.Config("collections").Find(ctx, filter, fields))
+	for _, e := range list {
+		keys[e.ID] = e.Key
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the shard keys of %s: %w", c.Address(), err)
-	}
-	for _, d := range docs {
-		keys[d.ID] = d.Key
-	}
-	return keys, nil
+	return keys, err
 }
 
-// EachSet calls do with each replica set of a deployment: with c itself, named "", or with
-// the shards behind a router, one after the other. A shard is reached as its hosts say,
-// with the user of the router, and closed again. The first error ends it.
+// EachSet calls do with each replica set of a deployment, one after the other: with c itself, named "", or with the
+// shards behind a router. It connects to shards as the router's user. The first error ends it.
 func (c *Cluster) EachSet(ctx context.Context, do func(name string, set *Cluster) error) error {
 	if c.Info.Kind != KindSharded {
 		return do("", c)
 	}
-	cur, err := c.Config("shards").Find(ctx, bson.D{})
-	var shards []struct {
+	type shard struct {
 		ID   string `bson:"_id"`
 		Host string
 	}
-	if err == nil {
-		err = cur.All(ctx, &shards)
-	}
+	shards, err := ReadAll[shard](ctx, "list the shards of %s", c.Address())(c.Config("shards").Find(ctx, bson.D{}))
 	if err != nil {
-		return fmt.Errorf("list the shards of %s: %w", c.Address(), err)
+		return err
 	}
 	for _, s := range shards {
 		if err := c.ofShard(ctx, s.Host, func(set *Cluster) error { return do(s.ID, set) }); err != nil {

@@ -13,13 +13,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
 
-// Transactions runs one transaction at a time, all in one session. So the next transaction ends
-// one that a cut left open on the server. Anyone who knows the session can end what a killed
-// process left open. Otherwise its documents stay locked for a minute or more (the server's
-// transactionLifetimeLimitSeconds). It is safe for concurrent use.
+// Transactions runs one transaction at a time, all in one session. So the next one ends a transaction that a cut
+// left open on the server, and anyone who knows the session can end that of a killed process. Otherwise its
+// documents stay locked for a minute or more (transactionLifetimeLimitSeconds). It is safe for concurrent use.
 //
-// Besides its own session it names others, for transactions that their users run over the wire
-// package. They can be ended in the same way.
+// Batch names more sessions, for transactions over package wire that can be ended in the same way.
 type Transactions struct {
 	turn   chan struct{}
 	sess   *driver.Session
@@ -45,10 +43,9 @@ func (t *Transactions) End(ctx context.Context) { t.sess.EndSession(ctx) }
 // SessionID is what KillSession takes.
 func (t *Transactions) SessionID() bson.Raw { return t.sess.ID() }
 
-// Run runs fn in a transaction of DataConcern, and repeats it when the server asks for that.
-// The context of fn carries the session. The pool's guard is asked before each attempt and
-// before the commit. So a process that slept in between does not commit what it began before,
-// for the new owner has ended the session.
+// Run runs fn in a transaction of DataConcern, and repeats it when the server asks for that. The context of fn
+// carries the session. It asks the pool's guard before each attempt and before the commit: a process that slept
+// must not commit what a new owner has ended.
 func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) error {
 	select {
 	case t.turn <- struct{}{}:
@@ -70,15 +67,13 @@ func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) 
 	return err
 }
 
-// Batch is the n-th session beside its own, nil when there are not so many. One
-// transaction at a time may run in it.
+// Batch returns the n-th session beside its own, nil for none. It may run one transaction at a time.
 func (t *Transactions) Batch(n int) bson.Raw { return batchSession(t.sess.ID(), n) }
 
-// Number is a txnNumber that none of the sessions has had.
+// Number returns a txnNumber that none of the sessions has had.
 func (t *Transactions) Number() int64 { return t.number.Add(1) }
 
-// KillSession ends what the Transactions of this session and the same user have
-// open at the primary.
+// KillSession ends the open transactions of this session's Transactions and user at the primary.
 func (c *Cluster) KillSession(ctx context.Context, id bson.Raw) error {
 	all := bson.A{id}
 	for n := range batchSessions {
@@ -92,8 +87,7 @@ func (c *Cluster) KillSession(ctx context.Context, id bson.Raw) error {
 	return nil
 }
 
-// batchSession derives a session id: the UUID of another with n+1 added to its
-// last byte, which nobody else draws.
+// batchSession derives a session id: it adds n+1 to the last byte of the UUID.
 func batchSession(id bson.Raw, n int) bson.Raw {
 	_, uuid, ok := id.Lookup("id").BinaryOK()
 	if !ok || len(uuid) != 16 || n < 0 || n >= batchSessions {

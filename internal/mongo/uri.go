@@ -13,9 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// CheckURI checks the form of a connection string. It connects to nothing, looks up no names and opens no files:
-// those who define jobs name them, and serve only passes them on. Of a mongodb+srv address only the parts are
-// checked. The error quotes nothing of the connection string and has a hint.
+// CheckURI checks the form of a connection string. It looks up no names and opens no files: serve only passes them
+// on. Of a mongodb+srv address only the parts are checked. The error quotes nothing of uri and has a hint.
 func CheckURI(uri string) error {
 	a, err := splitURI(uri)
 	if err != nil || a.scheme == srvScheme {
@@ -28,13 +27,15 @@ func CheckURI(uri string) error {
 	return err
 }
 
-// ReplaceFiles replaces each file that a connection string names, in options for TLS, by what with returns for the
-// option and the file; an empty name drops the option.
+// ReplaceFiles replaces each file that a connection string names, in options for TLS, by the one that with returns.
+// An empty name drops the option.
 func ReplaceFiles(uri string, with func(option, file string) (string, error)) (string, error) {
 	before, query, found := strings.Cut(uri, "?")
 	if !found {
 		return uri, nil
 	}
+	files := []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
+		"tlscertificatefile", "tlsprivatekeyfile"}
 	// The driver takes both separators.
 	options := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
 	kept := options[:0]
@@ -42,7 +43,7 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 		key, value, _ := strings.Cut(option, "=")
 		name, err := url.QueryUnescape(key)
 		file, bad := url.QueryUnescape(value)
-		if err != nil || bad != nil || !slices.Contains(fileOptions(), strings.ToLower(name)) {
+		if err != nil || bad != nil || !slices.Contains(files, strings.ToLower(name)) {
 			kept = append(kept, option)
 			continue
 		}
@@ -56,15 +57,8 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	return before + "?" + strings.Join(kept, "&"), nil
 }
 
-// fileOptions returns the options of a connection string that name files, in lower case.
-func fileOptions() []string {
-	return []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
-		"tlscertificatefile", "tlsprivatekeyfile"}
-}
-
-// ParseURI reads a connection string; of a mongodb+srv address it looks up the hosts. All
-// connection strings are read by it, for the driver's errors quote what it cannot read:
-// the error of ParseURI quotes nothing of the connection string and has a hint.
+// ParseURI reads a connection string, and looks up the hosts of a mongodb+srv address. All connection strings are
+// read by it: the driver's errors quote them, its own error does not. It has a hint.
 func ParseURI(uri string) (*options.ClientOptions, error) {
 	if _, err := splitURI(uri); err != nil {
 		return nil, err
@@ -88,8 +82,7 @@ const (
 		"of the password: @ is %40, / is %2F, : is %3A, ? is %3F, % is %25"
 )
 
-// reason is why the driver cannot read a connection string, by its own words where these
-// quote nothing of it but names of options that the driver knows.
+// reason is the driver's text where that quotes nothing but the names of options.
 func reason(err error) string {
 	var name *net.DNSError
 	if errors.As(err, &name) {
@@ -120,15 +113,13 @@ func reason(err error) string {
 	return "it has another form"
 }
 
-// address is a connection string, cut in its parts.
 type address struct {
 	scheme, login, hosts string
 	path                 string // after the first slash, without options
 }
 
-// splitURI cuts a connection string. It refuses one whose parts could be cut otherwise, as
-// those with characters of the password that should be percent-encoded, and one that names
-// no hosts. The error quotes nothing of it and has a hint.
+// splitURI cuts a connection string. It refuses one that could be cut in other ways, as with unencoded characters
+// of a password, and one without hosts. The error quotes nothing of it and has a hint.
 func splitURI(uri string) (a address, err error) {
 	failed := func(why string) (address, error) { return address{}, WithHint(errors.New(why), uriHint) }
 	scheme, rest, _ := strings.Cut(uri, "://")
@@ -162,8 +153,7 @@ func splitURI(uri string) (a address, err error) {
 	return a, nil
 }
 
-// areHosts reports that a part of a connection string has the form of hosts, one at least.
-// As the driver does, it passes over commas too many.
+// areHosts reports a valid list of hosts. Like the driver it ignores superfluous commas.
 func areHosts(scheme, list string) bool {
 	hosts := strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 	for _, host := range hosts {
@@ -193,9 +183,7 @@ func areHosts(scheme, list string) bool {
 	return len(hosts) == 1 || len(hosts) > 1 && scheme != srvScheme
 }
 
-// Database is the one that a connection string names in its path, "" without. It is
-// where the user is looked for, and restricts nothing. A connection string that cannot be
-// parsed has none.
+// Database returns the database that a connection string names, where the user is looked for; "" without.
 func Database(uri string) string {
 	a, err := splitURI(uri)
 	if err != nil {
@@ -207,8 +195,8 @@ func Database(uri string) string {
 	return a.path
 }
 
-// HasPassword reports whether a connection string carries a password, as far
-// as its form tells: of the user, of a key's file or of a proxy, or a session's token.
+// HasPassword reports whether a connection string has a password, of the user, a key file or a proxy, or a
+// session's token.
 func HasPassword(uri string) bool {
 	_, rest, _ := strings.Cut(uri, "://")
 	at := strings.LastIndex(rest, "@")
@@ -217,34 +205,28 @@ func HasPassword(uri string) bool {
 		strings.Contains(query, "_token:")
 }
 
-// MemberURI is a connection string for another replica set of the same cluster: that
-// of a router with the hosts "set/host:port,host:port" in place of its own. User,
-// password and all options stay; srv is what a mongodb+srv string stands for: TLS, unless
-// it says otherwise, and no name to look up.
+// MemberURI returns the connection string of a cluster's replica set: that of a router with hosts
+// "set/host:port,host:port" in place of its own. User, password and options stay. For mongodb+srv it adds TLS
+// unless an option says otherwise.
 func MemberURI(router, hosts string) (string, error) {
 	set, list, ok := strings.Cut(hosts, "/")
-	scheme, rest, isURI := strings.Cut(router, "://")
-	if !ok || !isURI || set == "" || list == "" {
+	a, err := splitURI(router)
+	if !ok || err != nil || set == "" || list == "" {
 		return "", fmt.Errorf("%q are no hosts of a replica set; want set/host:port,host:port", hosts)
 	}
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
+	if a.login != "" {
+		a.login += "@"
 	}
-	login := rest[:strings.LastIndex(rest[:end], "@")+1]
-	path, query, _ := strings.Cut(rest[end:], "?")
-	if path == "" {
-		path = "/"
-	}
+	_, query, _ := strings.Cut(router, "?")
 	params := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
 		name, _, _ := strings.Cut(strings.ToLower(p), "=")
 		return slices.Contains([]string{"", "replicaset", "directconnection", "loadbalanced", "srvmaxhosts",
 			"srvservicename"}, name)
 	})
 	lower := strings.ToLower(query)
-	if scheme == "mongodb+srv" && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {
+	if a.scheme == srvScheme && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {
 		params = append(params, "tls=true")
 	}
 	params = append(params, "replicaSet="+url.QueryEscape(set))
-	return "mongodb://" + login + list + path + "?" + strings.Join(params, "&"), nil
+	return "mongodb://" + a.login + list + "/" + a.path + "?" + strings.Join(params, "&"), nil
 }

@@ -32,14 +32,14 @@ func (v Version) AtLeast(major, minor int) bool {
 // String formats as "6.0.5".
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
 
-// Series is the version without its patch.
+// Series returns the version without its patch.
 func (v Version) Series() Version { return Version{Major: v.Major, Minor: v.Minor} }
 
 // OlderThan reports a series before that of w.
 func (v Version) OlderThan(w Version) bool { return !v.AtLeast(w.Major, w.Minor) }
 
-// PreviousSeries is the series before: its files, and its feature compatibility,
-// are what a server takes besides its own. It is zero where none is known.
+// PreviousSeries returns the series whose files and feature compatibility a server accepts besides its own; zero
+// if unknown.
 func (v Version) PreviousSeries() Version {
 	switch {
 	case v.Major >= 6:
@@ -52,6 +52,5 @@ func (v Version) PreviousSeries() Version {
 	return Version{}
 }
 
-// Tested are the oldest and the newest series that millrace is tested with (make
-// matrix): an older server is refused, a newer one warned of.
+// Tested returns the oldest and newest series that millrace is tested with. An older server is refused.
 func Tested() (oldest, newest Version) { return Version{Major: 4, Minor: 2}, Version{Major: 7} }

@@ -8,29 +8,26 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // questions are what a driver's client has under way. It is safe for concurrent use.
 type questions struct {
-	mu        sync.Mutex
-	commands  map[int64]question
-	checkouts map[string]checkouts // by address
-	headless  time.Time            // since when there is no primary; zero while there is one
-}
+	waits wire.Waits
 
-// question is a command that is not answered yet.
-type question struct {
-	command, address string
-	since            time.Time
+	mu        sync.Mutex
+	commands  map[int64]*wire.Wait
+	checkouts map[string]checkouts // by address
+	headless  *wire.Wait           // nil while there is a primary
 }
 
 // checkouts are those of one server's connections that have not ended.
 type checkouts struct {
-	open  int
-	since time.Time // when the first of them began, or another one ended since
+	open int
+	wait *wire.Wait // since the first of them began, or another one ended
 }
 
-// watch has the client of opts report to q.
 func (q *questions) watch(opts options.ClientOptions) *options.ClientOptions {
 	servers := *opts.ServerMonitor
 	servers.TopologyDescriptionChanged = q.described
@@ -49,14 +46,15 @@ func (q *questions) asked(e *event.CommandStartedEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.commands == nil {
-		q.commands = map[int64]question{}
+		q.commands = map[int64]*wire.Wait{}
 	}
-	q.commands[e.RequestID] = question{e.CommandName, addressOf(e.ConnectionID), time.Now()}
+	q.commands[e.RequestID] = q.waits.Add("to answer " + e.CommandName + " on " + addressOf(e.ConnectionID))
 }
 
 func (q *questions) answered(id int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.waits.Forget(q.commands[id])
 	delete(q.commands, id)
 }
 
@@ -73,12 +71,16 @@ func (q *questions) pooled(e *event.PoolEvent) {
 	}
 	c := q.checkouts[e.Address]
 	if c.open += step; step < 0 || c.open == 1 {
-		c.since = time.Now()
+		q.waits.Forget(c.wait)
+		c.wait = nil
+	}
+	if c.open > 0 && c.wait == nil {
+		c.wait = q.waits.Add("to give a connection to " + e.Address)
 	}
 	q.checkouts[e.Address] = c
 }
 
-// described notes whether there is a server that takes writes.
+// described notes whether a server takes writes.
 func (q *questions) described(e *event.TopologyDescriptionChangedEvent) {
 	writes := slices.ContainsFunc(e.NewDescription.Servers, func(s event.ServerDescription) bool {
 		return s.Kind == "RSPrimary" || s.Kind == "Mongos" || s.Kind == "Standalone"
@@ -87,40 +89,19 @@ func (q *questions) described(e *event.TopologyDescriptionChangedEvent) {
 	defer q.mu.Unlock()
 	switch {
 	case writes:
-		q.headless = time.Time{}
-	case q.headless.IsZero():
-		q.headless = time.Now()
+		q.waits.Forget(q.headless)
+		q.headless = nil
+	case q.headless == nil:
+		q.headless = q.waits.Add("to have a primary")
 	}
 }
 
-// oldest is what the oldest operation under way waits for; since is zero without one.
-func (q *questions) oldest() (what string, since time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	what, since = "to have a primary", q.headless
-	for _, one := range q.commands {
-		if earlier(one.since, since) {
-			what, since = "to answer "+one.command+" on "+one.address, one.since
-		}
-	}
-	for address, c := range q.checkouts {
-		if c.open > 0 && earlier(c.since, since) {
-			what, since = "to give a connection to "+address, c.since
-		}
-	}
-	return what, since
-}
-
-// Waits returns what the oldest operation under way waits for, such as "to have a
-// primary" or "to answer update on 127.0.0.1:27017", and since when. since is zero if
-// nothing is under way. Builds of indexes do not count.
+// Waits returns what the oldest operation under way waits for, such as "to have a primary", and since when: zero for
+// none. Index builds do not count.
 func (c *Cluster) Waits() (what string, since time.Time) {
-	what, since = c.asks.oldest()
-	if pooled, began := c.Pool.Waits(); earlier(began, since) {
-		what, since = pooled, began
+	what, since = c.asks.waits.Oldest()
+	if pooled, began := c.Pool.Waits(); since.IsZero() || !began.IsZero() && began.Before(since) {
+		return pooled, began
 	}
 	return what, since
 }
-
-// earlier reports whether a is a time before b. Zero is no time.
-func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }

@@ -15,7 +15,7 @@ func TestQuestions(t *testing.T) {
 		q := &questions{}
 		wants := func(want string, age time.Duration) {
 			t.Helper()
-			what, since := q.oldest()
+			what, since := q.waits.Oldest()
 			if want == "" && since.IsZero() {
 				return
 			}

@@ -14,15 +14,14 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Version is what a command carries for a shard to return the documents that it owns.
+// Version makes a shard return only the documents that it owns.
 type Version struct {
 	Name  string // of the collection
 	Shard any    // shardVersion, in the form of the servers' version
 }
 
-// Filter has a shard return only those documents of a collection that it owns when a cursor
-// is opened; without, it returns also those that have moved away, or are about to come. It is
-// safe for concurrent use.
+// Filter makes a shard return only the documents of a collection that it owns when a cursor is opened, without those
+// that have moved away or are arriving. It is safe for concurrent use.
 type Filter struct {
 	load  func(context.Context) (Version, error)
 	fixed bool
@@ -32,30 +31,27 @@ type Filter struct {
 	loaded bool
 }
 
-// NewFilter follows a collection whose chunks move. load reads the version of now; an error of
+// NewFilter follows a collection whose chunks move. load reads the present version; an error of
 // mongo.CodeNamespaceNotFound says that the collection is gone.
 func NewFilter(load func(context.Context) (Version, error)) *Filter { return &Filter{load: load} }
 
-// Filter is the one of a shard with the version of the table. If the shard refuses it, that is
-// an error which Stale reports.
+// Filter has the version of the table for a shard. If the shard refuses it, Stale reports that error.
 func (t *Table) Filter(shard string) *Filter {
 	return &Filter{fixed: true, now: t.Version(shard), loaded: true}
 }
 
-// Fixed reports a filter of one version, of a table.
+// Fixed reports a filter of one table's version.
 func (f *Filter) Fixed() bool { return f.fixed }
 
-// Stale reports that a shard has another version than a command carried, or cannot determine
-// now whether it has.
+// Stale reports that a shard has another version than a command, or cannot determine now whether it has.
 func Stale(err error) bool {
 	const staleShardVersion, cannotRefresh, staleConfig = 63, 343, 13388
 	return mongo.IsCode(err, staleConfig) || mongo.IsCode(err, staleShardVersion) || mongo.IsCode(err, cannotRefresh)
 }
 
-// versionField marks the commands that carry a version.
 const versionField = "shardVersion"
 
-// Mark has Run add the version to a command, whose first element is the collection. f may be nil.
+// Mark makes Run add the version to a command, whose first element is the collection. f may be nil.
 func (f *Filter) Mark(cmd bson.D) bson.D {
 	if f != nil {
 		cmd = append(cmd, bson.E{Key: versionField})
@@ -63,12 +59,7 @@ func (f *Filter) Mark(cmd bson.D) bson.D {
 	return cmd
 }
 
-// staleTimeout bounds how long a version is sought that the shard takes. One is found at once,
-// unless chunks move all the time.
-const staleTimeout = time.Minute
-
-// Run runs a command that Mark has marked with the version of now, and again with a newer one.
-// f may be nil.
+// Run runs a marked command with the present version, and again with a newer one. f may be nil.
 func (f *Filter) Run(ctx context.Context, cmd bson.D, run func(bson.D) error) error {
 	if f == nil || !slices.ContainsFunc(cmd, func(e bson.E) bool { return e.Key == versionField }) {
 		return run(cmd)
@@ -83,7 +74,7 @@ func (f *Filter) Run(ctx context.Context, cmd bson.D, run func(bson.D) error) er
 		switch {
 		case !Stale(err) || f.fixed:
 			return err
-		case time.Since(began) > staleTimeout:
+		case time.Since(began) > time.Minute: // the first newer version succeeds otherwise
 			return mongo.Retry(fmt.Sprintf("%s moves from shard to shard all the time", v.Name), err, "")
 		}
 		refused = v
@@ -93,7 +84,7 @@ func (f *Filter) Run(ctx context.Context, cmd bson.D, run func(bson.D) error) er
 	}
 }
 
-// version is the one of now, or one that is newer than one that was refused.
+// version is the present one, or a newer one than refused.
 func (f *Filter) version(ctx context.Context, refused Version) (Version, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +104,6 @@ func (v Version) equal(w Version) bool {
 	return v.Name == w.Name && err1 == nil && err2 == nil && bytes.Equal(one, other)
 }
 
-// in puts the version into a command.
 func (v Version) in(cmd bson.D) bson.D {
 	cmd = slices.Clone(cmd)
 	cmd[0].Value = v.Name

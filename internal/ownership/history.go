@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// History knows which shard owned which keys since a time, from the chunk map and from the config
-// servers' oplog of writes to it. The histories of chunks do not suffice: 4.4 drops what is older
-// than ten seconds at the next move, merges of chunks drop all of it. It is safe for concurrent use.
+// History knows which shard owned which keys since a time, from the chunk map and the oplog of writes to it. The
+// histories in chunks do not suffice: 4.4 drops what is older than ten seconds at the next move, merges drop all of
+// it. It is safe for concurrent use.
 type History struct {
 	opt HistoryOptions
 
@@ -28,7 +28,7 @@ type History struct {
 	floor  bson.Timestamp // from when on it knows; zero: not read yet
 	owners map[string]*Owners
 	byUUID map[[16]byte]*Collection
-	// migrations are in the order in which they began.
+	// In the order in which they began.
 	migrations []*Migration
 	migrated   map[string]bool // by collection and shard: one that a chunk came to or left
 	joined     map[string]bool // shards, since the floor
@@ -36,13 +36,11 @@ type History struct {
 	passed map[string]bson.Timestamp // where the shards' sources stand
 }
 
-// HistoryOptions say of which cluster a History is.
+// HistoryOptions shape a History.
 type HistoryOptions struct {
 	Config Config
-	// Shards is how many report what they have passed.
-	Shards int
-	// Removed returns an error where a shard that is removed, and had joined since the History
-	// begins, is one that nobody reads.
+	Shards int // how many shards call Passed
+	// Removed returns an error if nobody reads a removed shard that had joined since the History begins.
 	Removed func(shard string) error
 	// ByEpoch: chunks name an epoch, not the collection's UUID (before 5.0).
 	ByEpoch bool
@@ -64,7 +62,7 @@ func NewHistory(o HistoryOptions) *History {
 	return h
 }
 
-// Load has the history begin at a time, or before.
+// Load makes the history begin at a time, or before.
 func (h *History) Load(ctx context.Context, at bson.Timestamp) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,11 +80,11 @@ func (h *History) Load(ctx context.Context, at bson.Timestamp) error {
 	return nil
 }
 
-// retention is for how long, in seconds, the history keeps what all sources have passed: the
-// times of prepared transactions may be before those of what came earlier.
+// retention is how long, in seconds, the history keeps what all sources have passed: prepared transactions may have
+// earlier times.
 const retention = 60 * 60
 
-// Passed records that a shard's source has passed a time, and forgets what is long over.
+// Passed records that a shard's source has passed a time, and forgets old history.
 func (h *History) Passed(shard string, at bson.Timestamp) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,11 +104,10 @@ func (h *History) Passed(shard string, at bson.Timestamp) {
 	h.migrations = slices.DeleteFunc(h.migrations, func(m *Migration) bool { return m.ended(h.floor) })
 }
 
-// goneBy reports a collection that was no longer sharded at a time.
+// goneBy reports a collection that was unsharded before a time.
 func (c *Collection) goneBy(at bson.Timestamp) bool { return !c.gone.IsZero() && c.gone.Before(at) }
 
-// load reads the chunk map as it is, the writes to it since the floor first: a chunk without
-// any was then as it is now.
+// load reads the chunk map after the writes to it since the floor: a chunk without writes was the same then.
 func (h *History) load(ctx context.Context) error {
 	if err := h.oplog.startAt(ctx, h.floor); err != nil {
 		return err
@@ -143,12 +140,10 @@ func (h *History) load(ctx context.Context) error {
 	return err
 }
 
-// all reads a collection of the config servers.
 func (h *History) all(ctx context.Context, name string) ([]bson.Raw, error) {
 	return mongo.ReadAll[bson.Raw](ctx, "read config.%s", name)(h.oplog.Cluster.Config(name).Find(ctx, bson.D{}))
 }
 
-// ownersOf are the owners of what a chunk names.
 func (h *History) ownersOf(id string) *Owners {
 	o := h.owners[id]
 	if o == nil {
@@ -158,7 +153,7 @@ func (h *History) ownersOf(id string) *Owners {
 	return o
 }
 
-// ReadUntil has the history know all up to a time.
+// ReadUntil reads the history up to a time.
 func (h *History) ReadUntil(ctx context.Context, at bson.Timestamp) error {
 	h.mu.RLock()
 	readTo := h.oplog.readTo
@@ -171,7 +166,7 @@ func (h *History) ReadUntil(ctx context.Context, at bson.Timestamp) error {
 	return h.oplog.readUntil(ctx, at)
 }
 
-// loadMigrations reads which migrations were under way at the floor.
+// loadMigrations reads the migrations under way at the floor.
 func (h *History) loadMigrations(ctx context.Context) error {
 	const longest = 24 * 60 * 60 // seconds of a migration
 	from := bson.Timestamp{T: h.floor.T - min(longest, h.floor.T)}
@@ -185,7 +180,6 @@ func (h *History) loadMigrations(ctx context.Context) error {
 	})
 }
 
-// apply takes one write.
 func (h *History) apply(ctx context.Context, e *Entry) error {
 	switch e.NS {
 	case "config.migrations":
@@ -200,8 +194,7 @@ func (h *History) apply(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// applyShard takes a write to the list of shards. Before 5.0 the list itself does not say that a
-// shard has joined and left.
+// applyShard finds removed shards, which the list does not show before 5.0.
 func (h *History) applyShard(e *Entry) error {
 	switch name := e.id(); {
 	case e.Op == "i":
@@ -212,11 +205,9 @@ func (h *History) applyShard(e *Entry) error {
 	return nil
 }
 
-// applyChunk takes a write to the chunk map.
 func (h *History) applyChunk(ctx context.Context, e *Entry) error {
 	if e.Op == "d" || e.Op == "u" && !e.Replaces() {
-		// A merge deletes the chunks that the one it writes has taken up. Bounds that are
-		// refined, and marks, change no owner.
+		// A merge deletes the chunks that it replaces. Refined bounds, and marks, change no owner.
 		if e.Op == "u" && HasField(e.O, "shard") {
 			return fmt.Errorf("a chunk gets another owner by an update of a form that is not known: %s", e.O)
 		}
@@ -241,7 +232,6 @@ func (h *History) applyChunk(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// named is the sharded collection that has a name, with its UUID.
 func (h *History) named(ns string) (uuid [16]byte, c *Collection) {
 	for uuid, c := range h.byUUID {
 		if c.NS == ns && c.gone.IsZero() {
@@ -251,21 +241,17 @@ func (h *History) named(ns string) (uuid [16]byte, c *Collection) {
 	return uuid, nil
 }
 
-// loggedDonor returns the donor of a chunk that neither its history nor a migration under way
-// names: by the cluster's changelog, that of the move to the recipient closest to a time. Moves
-// within ten seconds are in the chunk's history. The donor may be Unknown.
+// loggedDonor returns the donor of a chunk by the cluster's changelog, from the move to the recipient closest to a
+// time; perhaps Unknown. The chunk's own history names donors of the last ten seconds.
 func (h *History) loggedDonor(ctx context.Context, ch *chunkDoc, wall time.Time) (string, error) {
-	cur, err := h.oplog.Cluster.Config("changelog").Find(ctx, bson.D{
-		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
-		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
-	})
-	var moves []struct {
+	type move struct {
 		Time    time.Time
 		Details struct{ From string }
 	}
-	if err == nil {
-		err = cur.All(ctx, &moves)
-	}
+	moves, err := mongo.ReadAll[move](ctx, "read config.changelog")(h.oplog.Cluster.Config("changelog").Find(ctx, bson.D{
+		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},
+		{Key: "details.min", Value: ch.min}, {Key: "details.to", Value: ch.shard},
+	}))
 	from, least := Unknown, time.Duration(-1)
 	for _, m := range moves {
 		if d := m.Time.Sub(wall).Abs(); least < 0 || d < least {
@@ -275,7 +261,6 @@ func (h *History) loggedDonor(ctx context.Context, ch *chunkDoc, wall time.Time)
 	return from, err
 }
 
-// applyCollection takes a write to what the config servers know of sharded collections.
 func (h *History) applyCollection(ctx context.Context, e *Entry) error {
 	doc, ns := e.O, e.id()
 	if e.Op == "d" {
@@ -299,13 +284,12 @@ func (h *History) applyCollection(ctx context.Context, e *Entry) error {
 	return h.addCollection(doc)
 }
 
-// isDropped reports the entry of a collection that 4.4 keeps after its end.
+// isDropped reports a collection that 4.4 keeps in the list after its end.
 func isDropped(doc bson.Raw) bool {
 	dropped, _ := doc.Lookup("dropped").BooleanOK()
 	return dropped
 }
 
-// markUnsharded records that a collection is no longer sharded at a time.
 func (h *History) markUnsharded(ns string, at bson.Timestamp) {
 	for _, c := range h.byUUID {
 		if c.NS == ns && c.gone.IsZero() {
@@ -314,8 +298,8 @@ func (h *History) markUnsharded(ns string, at bson.Timestamp) {
 	}
 }
 
-// addCollection takes what the config servers know of one. One that is known keeps its owners:
-// another epoch is that of a key that was refined.
+// addCollection takes the config servers' entry. A known collection keeps its owners when a refined key changes its
+// epoch.
 func (h *History) addCollection(doc bson.Raw) error {
 	_, data, ok := doc.Lookup("uuid").BinaryOK()
 	ns, _ := doc.Lookup("_id").StringValueOK()
@@ -341,7 +325,6 @@ func (h *History) addCollection(doc bson.Raw) error {
 	return nil
 }
 
-// chunkDoc is a document of the chunk map.
 type chunkDoc struct {
 	chunkWrite
 	of  string // the collection's UUID, or before 5.0 its epoch

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// Migration is the move of a chunk from a donor shard to a recipient. Only its End changes.
+// Migration is the move of a chunk to another shard. Only its End changes.
 type Migration struct {
 	ID, NS    string
 	From, To  string
@@ -18,12 +18,12 @@ type Migration struct {
 	low, high []bson.RawValue
 }
 
-// NewMigration is a move of the chunk between two bounds.
+// NewMigration returns a move of the chunk between two bounds.
 func NewMigration(low, high bson.Raw) *Migration {
 	return &Migration{low: shardkey.Bound(low), high: shardkey.Bound(high)}
 }
 
-// Contains reports a key of the chunk.
+// Contains reports whether the chunk has a key.
 func (m *Migration) Contains(key []bson.RawValue) bool {
 	return shardkey.CompareKeys(m.low, key) <= 0 && (shardkey.CompareKeys(key, m.high) < 0 || isMaxKey(m.high))
 }
@@ -33,10 +33,8 @@ func (m *Migration) Underway(at bson.Timestamp) bool {
 	return m.Start.Before(at) && (m.End.IsZero() || at.Before(m.End))
 }
 
-// ended reports a migration that had ended by a time.
 func (m *Migration) ended(by bson.Timestamp) bool { return !m.End.IsZero() && m.End.Before(by) }
 
-// applyMigration takes a write to the config servers' list of migrations.
 func (h *History) applyMigration(e *Entry) error {
 	id := e.O.Lookup("_id").String()
 	switch e.Op {
@@ -63,7 +61,7 @@ func (h *History) applyMigration(e *Entry) error {
 	return nil
 }
 
-// migrationOf is the move of a chunk to its shard that has begun and not ended.
+// migrationOf is the migration under way of a chunk to its shard.
 func (h *History) migrationOf(ch *chunkDoc) *Migration {
 	for _, m := range slices.Backward(h.migrations) {
 		_, c := h.named(m.NS)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Entry is one write, as an oplog has it.
+// Entry is one write in an oplog.
 type Entry struct {
 	Op, NS string
 	O, O2  bson.Raw
@@ -32,7 +32,7 @@ func ParseEntry(raw bson.Raw) (e Entry) {
 	return e
 }
 
-// Key is the document key, or for an insert the document.
+// Key returns the document key, of an insert the document.
 func (e *Entry) Key() bson.Raw {
 	if e.Op == "u" {
 		return e.O2
@@ -40,19 +40,19 @@ func (e *Entry) Key() bson.Raw {
 	return e.O
 }
 
-// Replaces reports an update that has the document as it is then.
+// Replaces reports an update with the complete document.
 func (e *Entry) Replaces() bool {
 	_, ok := bsonraw.Field(e.O, "_id")
 	return e.Op == "u" && ok
 }
 
-// id is the _id of the document, "" where it is no string.
+// id is the document's _id, "" if that is no string.
 func (e *Entry) id() string {
 	id, _ := e.Key().Lookup("_id").StringValueOK()
 	return id
 }
 
-// Operations are an entry, or the operations in it.
+// Operations returns the operations in an entry, or the entry.
 func Operations(entry bson.Raw) ([]bson.Raw, error) {
 	o, _ := entry.Lookup("o").DocumentOK()
 	ops, ok := o.Lookup("applyOps").ArrayOK()
@@ -74,7 +74,7 @@ func EachEntry(ctx context.Context, c *mongo.Cluster, filter bson.D, at bson.Tim
 	return c.EachEntry(ctx, filter, at, func(e bson.Raw) error { return fn(bytes.Clone(e)) })
 }
 
-// HasField reports that a document has a field of a name at any depth.
+// HasField reports whether a document has a field at any depth.
 func HasField(doc []byte, name string) bool {
 	for e, ok := range bsonraw.Fields(doc) {
 		nested := e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray
@@ -88,12 +88,11 @@ func HasField(doc []byte, name string) bool {
 // Config is how the config servers are read.
 type Config struct {
 	*mongo.Cluster
-	// Advance has their oplog pass a time.
+	// Advance makes their oplog pass a time.
 	Advance func(context.Context, mongo.OpTime) error
 }
 
-// configOplog reads the config servers' oplog from a time on: the writes to some collections.
-// It is used by one goroutine at a time.
+// configOplog reads writes to some collections in the config servers' oplog. One goroutine at a time uses it.
 type configOplog struct {
 	Config
 	namespaces bson.A
@@ -101,7 +100,7 @@ type configOplog struct {
 	readTo     bson.Timestamp
 }
 
-// startAt has it read on after a time, and checks that the oplog has all entries since then.
+// startAt sets the time from which it reads, and checks that the oplog has all entries since then.
 func (c *configOplog) startAt(ctx context.Context, at bson.Timestamp) error {
 	oldest, _, err := c.OldestEntry(ctx)
 	if err != nil {
@@ -117,7 +116,7 @@ func (c *configOplog) startAt(ctx context.Context, at bson.Timestamp) error {
 	return nil
 }
 
-// readUntil reads up to a time at least, which any shard has reached.
+// readUntil reads at least up to a time, which some shard has reached.
 func (c *configOplog) readUntil(ctx context.Context, at bson.Timestamp) error {
 	if !c.readTo.Before(at) {
 		return nil
@@ -128,8 +127,7 @@ func (c *configOplog) readUntil(ctx context.Context, at bson.Timestamp) error {
 	return mongo.Wrap(c.read(ctx, at), "read the config servers' oplog")
 }
 
-// catchUp reads up to the newest time that the config servers know, which includes all that
-// was read of their collections before.
+// catchUp reads up to the config servers' present time, which includes all that was read from them before.
 func (c *configOplog) catchUp(ctx context.Context) error {
 	at, err := c.Positions(ctx)
 	if err != nil {
@@ -138,7 +136,7 @@ func (c *configOplog) catchUp(ctx context.Context) error {
 	return c.read(ctx, at.Majority.TS)
 }
 
-// read reads up to a time at least, which the config servers have passed.
+// read reads at least up to a time, which the config servers have passed.
 func (c *configOplog) read(ctx context.Context, at bson.Timestamp) error {
 	last := at
 	in := bson.D{{Key: "$in", Value: c.namespaces}}
@@ -160,7 +158,6 @@ func (c *configOplog) read(ctx context.Context, at bson.Timestamp) error {
 	return err
 }
 
-// entry applies one entry of the oplog, with the operations in it.
 func (c *configOplog) entry(ctx context.Context, raw bson.Raw) (bson.Timestamp, error) {
 	outer := ParseEntry(raw)
 	if outer.At.IsZero() {

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"slices"
+	"sort"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -14,29 +15,26 @@ const (
 	Any     = "*" // the collection was not sharded: the shard that has the document
 )
 
-// Owners records which shard owned which keys of a collection, and when. It is built from
-// the writes to the chunk map after a time, its floor, in their order, and then from the
-// map itself. A key that no such write covers has had the same owner since the floor.
-//
-// Chunks as such do not matter: splits and merges change no owner.
+// Owners records which shard owned which keys of a collection, and when. It takes the writes to the chunk map since
+// its floor, and then the map itself: a key without a write has had the same owner since the floor. Splits and merges
+// change no owner.
 type Owners struct {
 	floor  bson.Timestamp
 	ranges []keyRange // in the order of keys; the first has everything below the second
 }
 
-// keyRange is a range of keys, up to the next one, that had the same owners all the time.
+// keyRange is keys, up to the next range, with the same owners at all times.
 type keyRange struct {
 	low    []bson.RawValue
 	owners []ownerSince // the oldest first
 }
 
-// ownerSince is an owner from a time on.
 type ownerSince struct {
 	since bson.Timestamp
 	shard string
 }
 
-// ownerAt is the last of owners, the oldest first, that began at a time or before.
+// ownerAt is the owner at a time.
 func ownerAt(owners []ownerSince, at bson.Timestamp) (shard string, found bool) {
 	for _, o := range slices.Backward(owners) {
 		if !at.Before(o.since) {
@@ -46,13 +44,12 @@ func ownerAt(owners []ownerSince, at bson.Timestamp) (shard string, found bool) 
 	return Unknown, false
 }
 
-// chunkWrite is a chunk as it was written to the chunk map.
+// chunkWrite is a write of a chunk to the chunk map.
 type chunkWrite struct {
 	low, high []bson.RawValue
 	shard     string
-	// at is the time of the write. From then on the shard owns the chunk: it takes no routed
-	// writes before it knows of this one. The chunk's own history names an earlier time, which
-	// nobody can know before this write.
+	// at is when the shard became the owner: it accepts no routed writes before it knows of this write. The chunk's
+	// own history has an earlier time, which nobody can know before.
 	at         bson.Timestamp
 	validAfter bson.Timestamp // when the shard came to own it by the chunk's history, a little before a move is written
 	donor      string         // the owner before, if the history records it
@@ -61,7 +58,7 @@ type chunkWrite struct {
 	underway   bool           // a move of the chunk to the shard was under way
 }
 
-// movedBy reports a write that records no move, or one at or before a time.
+// movedBy reports a write that records no move, or one up to a time.
 func (w *chunkWrite) movedBy(floor bson.Timestamp) bool {
 	return !floor.Before(w.validAfter) && !w.underway
 }
@@ -70,26 +67,18 @@ func newOwners(floor bson.Timestamp) *Owners {
 	return &Owners{floor: floor, ranges: []keyRange{{owners: []ownerSince{{since: floor}}}}}
 }
 
-// At is the owner of a key at a time.
+// At returns the owner of a key at a time.
 func (o *Owners) At(key []bson.RawValue, at bson.Timestamp) string {
 	shard, _ := ownerAt(o.ranges[o.find(key)].owners, at)
 	return shard
 }
 
-// find is the index of the range that has a key.
+// find returns the index of the range that has a key.
 func (o *Owners) find(key []bson.RawValue) int {
-	low, high := 0, len(o.ranges) // the range is in [low, high)
-	for high-low > 1 {
-		if mid := (low + high) / 2; shardkey.CompareKeys(o.ranges[mid].low, key) <= 0 {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return low
+	return sort.Search(len(o.ranges)-1, func(i int) bool { return shardkey.CompareKeys(key, o.ranges[i+1].low) < 0 })
 }
 
-// write takes a write to the chunk map. Writes come in order.
+// write takes the next write to the chunk map.
 func (o *Owners) write(w chunkWrite) {
 	differs := func(last ownerSince) bool { return last.shard != w.shard }
 	o.update(w.low, w.high, differs, func(owners []ownerSince) []ownerSince {
@@ -113,8 +102,7 @@ func (o *Owners) write(w chunkWrite) {
 	})
 }
 
-// needsDonor reports a move from a shard that is not known, and has to be: neither the
-// chunk's history nor an earlier write names it.
+// needsDonor reports a move whose donor neither the chunk's history nor an earlier write names.
 func (o *Owners) needsDonor(w chunkWrite) bool {
 	if w.created || !w.moved || w.donor != Unknown || w.movedBy(o.floor) {
 		return false
@@ -128,13 +116,11 @@ func (o *Owners) needsDonor(w chunkWrite) bool {
 	return false
 }
 
-// beginsBelow reports that a range begins below a bound.
 func (o *Owners) beginsBelow(i int, bound []bson.RawValue) bool {
 	return shardkey.CompareKeys(o.ranges[i].low, bound) < 0
 }
 
-// fill records the owner of a chunk by the chunk map: a key that was never written since the
-// floor has had that owner since then.
+// fill records the owner of a chunk by the chunk map, for keys without a write since the floor.
 func (o *Owners) fill(low, high []bson.RawValue, shard string) {
 	unknown := func(last ownerSince) bool { return last.shard == Unknown }
 	o.update(low, high, unknown, func(owners []ownerSince) []ownerSince {
@@ -145,7 +131,7 @@ func (o *Owners) fill(low, high []bson.RawValue, shard string) {
 	})
 }
 
-// update gives the ranges within two bounds new owners, where their last one makes it necessary.
+// update changes the owners of ranges between two bounds where applies says so.
 func (o *Owners) update(low, high []bson.RawValue, applies func(last ownerSince) bool,
 	to func([]ownerSince) []ownerSince) {
 	first := o.find(low)
@@ -167,12 +153,11 @@ func (o *Owners) update(low, high []bson.RawValue, applies func(last ownerSince)
 	o.merge(max(first, 1), min(i, len(o.ranges)-1))
 }
 
-// split makes two ranges of one.
 func (o *Owners) split(i int, at []bson.RawValue) {
 	o.ranges = slices.Insert(o.ranges, i+1, keyRange{low: at, owners: slices.Clone(o.ranges[i].owners)})
 }
 
-// merge makes one of ranges with equal owners, each with the one before it.
+// merge joins each range with equal owners to the one before it.
 func (o *Owners) merge(from, to int) {
 	for i := to; i >= from; i-- {
 		if slices.Equal(o.ranges[i-1].owners, o.ranges[i].owners) {
@@ -181,7 +166,7 @@ func (o *Owners) merge(from, to int) {
 	}
 }
 
-// forget drops what ended by a time; nobody will ask for it.
+// forget drops owners that ended by a time.
 func (o *Owners) forget(at bson.Timestamp) {
 	for i := range o.ranges {
 		owners := o.ranges[i].owners
@@ -205,7 +190,7 @@ func isMaxKey(bound []bson.RawValue) bool {
 	return !slices.ContainsFunc(bound, func(v bson.RawValue) bool { return v.Type != bson.TypeMaxKey })
 }
 
-// gainedAt is when a shard came to own a key, after a time.
+// gainedAt is when a shard became the owner of a key, after a time.
 func (o *Owners) gainedAt(key []bson.RawValue, shard string, after bson.Timestamp) (bson.Timestamp, bool) {
 	for _, h := range o.ranges[o.find(key)].owners {
 		if h.shard == shard && after.Before(h.since) {

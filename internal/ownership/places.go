@@ -16,7 +16,7 @@ type Places struct {
 	sharded map[[16]byte]bool
 }
 
-// ReadPlaces reads the present places of the collections behind a router.
+// ReadPlaces reads the present places of a sharded cluster's collections.
 func ReadPlaces(ctx context.Context, router *mongo.Cluster) (*Places, error) {
 	p := &Places{primary: map[string]string{}, sharded: map[[16]byte]bool{}}
 	type database struct {
@@ -59,14 +59,14 @@ func (p *Places) Sharded(uuid bson.Binary) bool {
 	return ok && p.sharded[id]
 }
 
-// Primary is the shard that has the collections of a database that are not sharded.
+// Primary returns the shard of a database's unsharded collections.
 func (p *Places) Primary(db string) (shard string, ok bool) {
 	shard, ok = p.primary[db]
 	return shard, ok
 }
 
-// Has reports that a shard where a collection of a database belongs has it: of a sharded one,
-// and where nothing says whose the database is, any shard. there are the UUIDs of each shard.
+// Has reports that a collection is on a shard where it belongs. A sharded one, or one of a database without a known
+// primary shard, belongs on any. there has the UUIDs of each shard.
 func (p *Places) Has(db string, uuid bson.Binary, there map[string]map[[16]byte]bool) bool {
 	id, _ := ParseUUID(uuid)
 	if primary, ok := p.Primary(db); ok && !p.Sharded(uuid) {
@@ -80,26 +80,18 @@ func (p *Places) Has(db string, uuid bson.Binary, there map[string]map[[16]byte]
 	return false
 }
 
-// Primary is the primary shard of a database as a router has it with a read concern, "" for none.
+// Primary returns the primary shard of a database as a router reads it, "" for none.
 func Primary(ctx context.Context, router *mongo.Cluster, db string, concern bson.D) (string, error) {
-	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},
+	raw, err := router.Command(ctx, "config", bson.D{{Key: "find", Value: "databases"},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: db}}}, {Key: "readConcern", Value: concern}})
-	var found []struct {
-		Primary string `bson:"primary"`
-	}
-	if err == nil {
-		err = cur.All(ctx, &found)
-	}
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	return found[0].Primary, nil
+	shard, _ := raw.Lookup("cursor", "firstBatch", "0", "primary").StringValueOK()
+	return shard, err
 }
 
-// Majority is the read concern of what a majority of the config servers has.
+// Majority is the read concern majority.
 func Majority() bson.D { return bson.D{{Key: "level", Value: "majority"}} }
 
-// entry reads what the config servers know of the sharded collection with a UUID; false for none.
+// entry reads the config servers' entry of a sharded collection.
 func entry(ctx context.Context, router *mongo.Cluster, uuid bson.Binary, into any) (found bool, err error) {
 	err = router.Config("collections").FindOne(ctx,
 		bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(into)
@@ -109,7 +101,7 @@ func entry(ctx context.Context, router *mongo.Cluster, uuid bson.Binary, into an
 	return err == nil, err
 }
 
-// Name is the name of the sharded collection with a UUID, "" for none.
+// Name returns the name of the sharded collection with a UUID, "" for none.
 func Name(ctx context.Context, router *mongo.Cluster, uuid bson.Binary) (string, error) {
 	var t Table
 	_, err := entry(ctx, router, uuid, &t)

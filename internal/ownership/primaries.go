@@ -14,11 +14,10 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// databasesNS is where the config servers keep the primary shard of each database.
 const databasesNS = "config.databases"
 
-// Primaries knows the primary shard of a database at a time, from the config servers' oplog of
-// config.databases. It is safe for concurrent use.
+// Primaries knows the primary shard of a database at a time, from the oplog of config.databases. It is safe for
+// concurrent use.
 type Primaries struct {
 	router *mongo.Cluster
 
@@ -35,8 +34,8 @@ func NewPrimaries(config Config, router *mongo.Cluster) *Primaries {
 	return p
 }
 
-// At is the primary shard of a database at a time, "" for none. sure is false where that is not
-// known; then it is the shard of now.
+// At returns the primary shard of a database at a time, "" for none. If that is unknown, it is the present one, and
+// sure is false.
 func (p *Primaries) At(ctx context.Context, db string, at bson.Timestamp) (shard string, sure bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,8 +75,7 @@ func (p *Primaries) At(ctx context.Context, db string, at bson.Timestamp) (shard
 	return before, true, nil
 }
 
-// beforeFloor is the primary shard of a database at the floor, by the last entry until then; ""
-// where the oplog does not reach back to that.
+// beforeFloor returns the primary shard at the floor, "" where the oplog does not reach back to its last entry.
 func (p *Primaries) beforeFloor(ctx context.Context, db string) (string, error) {
 	exists := bson.D{{Key: "$exists", Value: true}}
 	raw, err := p.oplog.Oplog().FindOne(ctx, bson.D{
@@ -101,8 +99,7 @@ func (p *Primaries) beforeFloor(ctx context.Context, db string) (string, error) 
 	return shard, nil
 }
 
-// primaryNamed is the shard that a write to config.databases names: a document, or an update of
-// either form.
+// primaryNamed returns the shard that a write to config.databases names, in a document or an update of either form.
 func primaryNamed(o bson.Raw) (shard string, found bool) {
 	for _, path := range [][]string{{"primary"}, {"$set", "primary"}, {"diff", "u", "primary"}} {
 		if shard, found = o.Lookup(path...).StringValueOK(); found {
@@ -112,7 +109,6 @@ func primaryNamed(o bson.Raw) (shard string, found bool) {
 	return shard, found
 }
 
-// apply takes a write.
 func (p *Primaries) apply(_ context.Context, e *Entry) error {
 	db := e.id()
 	shard, named := primaryNamed(e.O)

@@ -39,8 +39,7 @@ type Chunk struct {
 	} `bson:"history"` // the newest first; older ones go
 }
 
-// since is the time from which on the shard has had all of the chunk. Where the history does
-// not have it, it may be any.
+// since is when the shard had all of the chunk, the end of time if its history does not say.
 func (c Chunk) since() bson.Timestamp {
 	if len(c.History) == 0 || c.History[0].Shard != c.Shard {
 		return bson.Timestamp{T: 1<<32 - 1}
@@ -48,9 +47,8 @@ func (c Chunk) since() bson.Timestamp {
 	return c.History[0].After
 }
 
-// ReadTable reads the table of the collection with a UUID through a router. All of it is of one
-// moment. server is the shards' version. Where there is none the error is of
-// mongo.CodeNamespaceNotFound.
+// ReadTable reads the table of a collection at one moment, through a router. server is the shards' version. Without
+// one the error is of mongo.CodeNamespaceNotFound.
 func ReadTable(ctx context.Context, router *mongo.Cluster, server mongo.Version,
 	uuid bson.Binary) (t *Table, err error) {
 	sess, err := router.Client.StartSession(options.Session().SetCausalConsistency(true))
@@ -98,7 +96,7 @@ func (t *Table) read(ctx context.Context, router *mongo.Cluster, uuid bson.Binar
 
 func (t *Table) chunks(uuid bson.Binary) bson.D { return ChunksOf(t.server, t.NS, uuid) }
 
-// ChunksOf selects the chunks of a collection, of which servers before 5.0 keep the name.
+// ChunksOf selects a collection's chunks, which have its name before 5.0.
 func ChunksOf(server mongo.Version, ns string, uuid bson.Binary) bson.D {
 	if server.AtLeast(5, 0) {
 		return bson.D{{Key: "uuid", Value: uuid}}
@@ -107,15 +105,11 @@ func ChunksOf(server mongo.Version, ns string, uuid bson.Binary) bson.D {
 }
 
 // ReadChunks reads chunks in the order of their keys.
-func ReadChunks(ctx context.Context, router *mongo.Cluster, of bson.D) (all []Chunk, err error) {
-	cur, err := router.Config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
-	return all, err
+func ReadChunks(ctx context.Context, router *mongo.Cluster, of bson.D) ([]Chunk, error) {
+	return mongo.ReadAll[Chunk](ctx, "read config.chunks")(
+		router.Config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}})))
 }
 
-// follows reports chunks without gap and overlap.
 func (t *Table) follows() bool {
 	for i := range t.Chunks {
 		if i > 0 && !bytes.Equal(t.Chunks[i-1].Max, t.Chunks[i].Min) {
@@ -125,7 +119,6 @@ func (t *Table) follows() bool {
 	return len(t.Chunks) > 0
 }
 
-// version is the newest of the chunks that are meant.
 func (t *Table) version(of func(Chunk) bool) (newest bson.Timestamp) {
 	for _, c := range t.Chunks {
 		if of(c) && c.Version.After(newest) {
@@ -135,18 +128,16 @@ func (t *Table) version(of func(Chunk) bool) (newest bson.Timestamp) {
 	return newest
 }
 
-// Owners are the shards that have chunks, sorted.
+// Owners returns the shards that have chunks, sorted.
 func (t *Table) Owners() (all []string) {
 	for _, c := range t.Chunks {
-		if !slices.Contains(all, c.Shard) {
-			all = append(all, c.Shard)
-		}
+		all = append(all, c.Shard)
 	}
 	slices.Sort(all)
-	return all
+	return slices.Compact(all)
 }
 
-// Version is what commands to a shard carry. Its form is what servers answer as vWanted.
+// Version is what commands to a shard carry, in the form of the servers' vWanted.
 func (t *Table) Version(shard string) Version {
 	v := Version{Shard: t.version(func(c Chunk) bool { return c.Shard == shard })}
 	_, v.Name = mongo.SplitNS(t.NS)
@@ -161,37 +152,35 @@ func (t *Table) Version(shard string) Version {
 	return v
 }
 
-// Part is chunks of one shard that follow one another.
+// Part is adjoining chunks of one shard.
 type Part struct {
 	Shard    string
 	Min, Max bson.Raw
 	Chunks   []Chunk
 }
 
-// Meets reports a chunk that has keys of the part.
+// Meets reports a chunk with keys of the part.
 func (p Part) Meets(c Chunk) bool {
 	return shardkey.CompareDocuments(c.Min, p.Max) < 0 && shardkey.CompareDocuments(p.Min, c.Max) < 0
 }
 
-// Stand is which version of a sharded collection's table there was at a moment.
+// Stand is the version of a sharded collection's table at a moment.
 type Stand struct {
 	Epoch   bson.ObjectID  `bson:"epoch"`
 	Version bson.Timestamp `bson:"version"`
 	At      bson.Timestamp `bson:"at"` // a position before that moment
 }
 
-// Stand is that of the table.
+// Stand returns the table's version. at is a position before it was read.
 func (t *Table) Stand(at mongo.OpTime) Stand {
 	return Stand{Epoch: t.Epoch, Version: t.version(func(Chunk) bool { return true }), At: at.TS}
 }
 
-// Moved are the parts that may have changed their shard since the table stood as it
-// did, but for chunks that are left out. A move gives the chunk, and one that the donor
-// keeps, a version with a new first number; splits and merges give one of the newest
-// first number. Only the moved one has come to its shard lately.
+// Moved returns the parts that may have another shard since then, without chunks that are left out. A move gives the
+// chunk, and one that the donor keeps, a version with a new first number, splits and merges do not. Only the moved
+// one came to its shard lately.
 func (t *Table) Moved(since Stand, without func(Chunk) bool) []Part {
-	// A shard states its time before the config servers hear of the move: long is the
-	// time in between where something hangs.
+	// A shard states its time before the config servers know of the move: long bounds the time between.
 	const long = 3600 // seconds
 	lately := bson.Timestamp{T: since.At.T - min(since.At.T, long)}
 	var parts []Part
@@ -215,14 +204,13 @@ type Index struct {
 	Hint any      // its name: others may have the same pattern. Of _id it is the pattern
 }
 
-// Range is a part of a collection between two keys of an index, the upper excluded. Both have
-// all fields of the index.
+// Range is a part of a collection between two complete keys of an index, the upper excluded.
 type Range struct {
 	Hint         any // what names the index
 	Lower, Upper bson.Raw
 }
 
-// Range is a part as one of an index that begins with the shard key.
+// Range returns the part as a range of an index that begins with the shard key.
 func (p Part) Range(index *Index) (*Range, error) {
 	lower, err := extend(p.Min, index.Key)
 	if err != nil {
@@ -235,8 +223,7 @@ func (p Part) Range(index *Index) (*Range, error) {
 	return &Range{Hint: index.Hint, Lower: lower, Upper: upper}, nil
 }
 
-// extend adds the fields that an index has beyond the shard key, before all their
-// values: what has the key of the bound comes behind it.
+// extend adds the fields that an index has beyond the shard key, before all their values.
 func extend(bound, index bson.Raw) (bson.Raw, error) {
 	have := shardkey.Bound(bound)
 	d := bson.D{}
@@ -250,16 +237,14 @@ func extend(bound, index bson.Raw) (bson.Raw, error) {
 	return bson.Marshal(d)
 }
 
-// KeyIndex chooses an index that holds every document under its shard key: one of the
-// key patterns, names and options given. Nil says that none does.
+// KeyIndex chooses an index that holds every document under its shard key, nil for none.
 func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	want := shardkey.Parse(t.Key)
 	for _, spec := range specs {
-		key, _ := spec.Lookup("key").DocumentOK()
-		have := shardkey.Parse(key)
-		if len(have) < len(want) || !slices.EqualFunc(have[:len(want)], want, sameField) || !complete(spec) {
+		if !Supports(spec, want) {
 			continue
 		}
+		key, _ := spec.Lookup("key").DocumentOK()
 		if name, ok := spec.Lookup("name").StringValueOK(); ok {
 			return &Index{key, name}
 		}
@@ -268,18 +253,27 @@ func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	return nil
 }
 
+// Supports reports an index of all documents, in the order of their values, that begins with a shard key.
+func Supports(spec bson.Raw, pattern shardkey.Pattern) bool {
+	for _, option := range []string{"partialFilterExpression", "sparse", "collation", "hidden"} {
+		v := spec.Lookup(option)
+		on, isBool := v.BooleanOK()
+		n, isNumber := v.AsInt64OK()
+		if v.Type != 0 && (!isBool || on) && (!isNumber || n != 0) {
+			return false
+		}
+	}
+	key, ok := spec.Lookup("key").DocumentOK()
+	return ok && Begins(shardkey.Parse(key), pattern)
+}
+
+// Begins reports whether the keys of an index begin with a shard key.
+func Begins(key, pattern shardkey.Pattern) bool {
+	return len(key) >= len(pattern) && slices.EqualFunc(key[:len(pattern)], pattern, sameField)
+}
+
 func sameField(a, b shardkey.Field) bool {
 	x, ok1 := a.Value.AsInt64OK()
 	y, ok2 := b.Value.AsInt64OK()
 	return a.Path == b.Path && (ok1 && ok2 && x == y || !(ok1 && ok2) && a.Value.Equal(b.Value))
-}
-
-// complete reports an index of all documents, in the order of their values.
-func complete(spec bson.Raw) bool {
-	for _, option := range []string{"partialFilterExpression", "sparse", "collation", "hidden"} {
-		if v := spec.Lookup(option); v.Type != 0 && (v.Type != bson.TypeBoolean || v.Boolean()) {
-			return false
-		}
-	}
-	return true
 }

@@ -5,15 +5,14 @@ import "go.mongodb.org/mongo-driver/v2/bson"
 // View is a History that does not change while it is read. It must not be kept.
 type View struct{ h *History }
 
-// Read calls fn with the history as it is. Other readers may read at the same time; nothing is
-// added to the history before fn returns, so it must not wait for that.
+// Read calls fn with the history, which does not change meanwhile: fn must not wait for it to be read on.
 func (h *History) Read(fn func(View) error) error {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return fn(View{h})
 }
 
-// Collection is the one with a UUID that was sharded at a time, nil for none.
+// Collection returns the one with a UUID that was sharded at a time, nil for none.
 func (v View) Collection(uuid [16]byte, at bson.Timestamp) *Collection {
 	if c := v.h.byUUID[uuid]; c != nil && !c.goneBy(at) {
 		return c
@@ -21,10 +20,10 @@ func (v View) Collection(uuid [16]byte, at bson.Timestamp) *Collection {
 	return nil
 }
 
-// Migrated reports that chunks of a collection have come to a shard, or left it.
+// Migrated reports that a collection's chunks came to a shard, or left it.
 func (v View) Migrated(ns, shard string) bool { return v.h.migrated[ns+" "+shard] }
 
-// Migrations are those to a shard, in the order in which they began.
+// Migrations returns those to a shard, in the order in which they began.
 func (v View) Migrations(to string) (all []*Migration) {
 	for _, m := range v.h.migrations {
 		if m.To == to {
@@ -34,7 +33,7 @@ func (v View) Migrations(to string) (all []*Migration) {
 	return all
 }
 
-// Incoming is the migration that moves a key to a shard at a time, nil for none.
+// Incoming returns the migration that moves a key to a shard at a time, nil for none.
 func (v View) Incoming(ns string, key []bson.RawValue, to string, at bson.Timestamp) *Migration {
 	for i := len(v.h.migrations) - 1; i >= 0; i-- {
 		if m := v.h.migrations[i]; m.To == to && m.NS == ns && m.Underway(at) && m.Contains(key) {
@@ -44,8 +43,8 @@ func (v View) Incoming(ns string, key []bson.RawValue, to string, at bson.Timest
 	return nil
 }
 
-// Arrived is when the recipient of a migration came to own its chunk, and the collection with
-// its UUID; nil where it has not come to own it.
+// Arrived returns when the recipient of a migration became the owner of its chunk, and the collection; nil if it
+// did not.
 func (v View) Arrived(m *Migration) (at bson.Timestamp, uuid [16]byte, c *Collection) {
 	uuid, c = v.h.named(m.NS)
 	if c == nil {

@@ -15,10 +15,8 @@ const (
 	longestHold = 60
 )
 
-// climber looks for the number of operations at once beyond which throughput
-// does not grow. It takes a step, looks at what it brought, and takes it back
-// if that was nothing; then it holds for a while. Steps down are tried too: the
-// fewest that bring the most are wanted.
+// climber looks for the fewest operations at once with the most throughput. It takes a step up or down, and takes it
+// back if that gained nothing; then it holds for a while.
 type climber struct {
 	least, most int
 
@@ -35,7 +33,7 @@ func newClimber(least, most int) *climber {
 	return &climber{least: least, most: max(least, most), limit: least, coarse: true, pause: firstHold}
 }
 
-// next is the limit for the interval after the one that s was measured in.
+// next returns the limit of the next interval, after one that s was measured in.
 func (c *climber) next(s sample) int {
 	switch {
 	case s.throughput <= 0:
@@ -48,7 +46,6 @@ func (c *climber) next(s sample) int {
 	return c.limit
 }
 
-// judge ends the step under way.
 func (c *climber) judge(s sample) {
 	up := c.limit > c.from
 	least := c.usual.throughput * gain
@@ -75,7 +72,7 @@ func (c *climber) takeBack() {
 	}
 }
 
-// watch looks on between two steps.
+// watch compares samples between two steps.
 func (c *climber) watch(s sample) {
 	before := c.usual
 	c.usual = s
@@ -97,7 +94,6 @@ func (c *climber) watch(s sample) {
 	c.step()
 }
 
-// step begins a step, if there is somewhere to go.
 func (c *climber) step() {
 	to := c.more()
 	if c.down {
@@ -111,7 +107,7 @@ func (c *climber) step() {
 	c.from, c.limit = c.limit, to
 }
 
-// rest puts off the next step, longer each time.
+// rest delays the next step, longer each time.
 func (c *climber) rest() { c.hold, c.pause = c.pause, min(c.pause*2, longestHold) }
 
 func (c *climber) more() int {

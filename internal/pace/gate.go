@@ -8,14 +8,11 @@ import (
 	"time"
 )
 
-// longestRest bounds the pause after one operation, so that a stall of the
-// server is not answered with another one.
+// longestRest bounds the pause after one operation, for one that took long.
 const longestRest = 5 * time.Second
 
-// Gate bounds how many operations are under way at once on one side, first
-// come first served. What is between Enter and Leave must be one exchange with
-// the server and wait for nothing else. It is safe for concurrent use; a nil
-// one bounds nothing.
+// Gate bounds how many operations are under way at once on one side, first come first served. Between Enter and Leave
+// there is one exchange with the server and no other wait. It is safe for concurrent use; nil bounds nothing.
 type Gate struct {
 	wide atomic.Bool // nothing is bounded: the usual case costs no lock
 
@@ -31,7 +28,7 @@ type Gate struct {
 	done     work
 }
 
-// work is what has left the gate while it bounded something.
+// work is the operations that have left the gate while it bounded something.
 type work struct {
 	ops, bytes int64
 	busy       time.Duration // sum over operations
@@ -53,8 +50,7 @@ func NewGate(l Load) *Gate {
 // SetLoad changes the load at once; operations under way end as they began.
 func (g *Gate) SetLoad(l Load) { g.change(func() { g.load = l }) }
 
-// Hold lets no further operation begin, or, with false, all as before. Those
-// under way end as they began.
+// Hold stops further operations from beginning, or ends that. Operations under way end as they began.
 func (g *Gate) Hold(held bool) {
 	if g != nil {
 		g.change(func() { g.held = held })
@@ -68,7 +64,7 @@ func (g *Gate) change(do func()) {
 	g.adjust()
 }
 
-// Unheld waits until operations may begin. The only error is ctx's.
+// Unheld waits until operations may begin, or ctx ends.
 func (g *Gate) Unheld(ctx context.Context) error {
 	if g == nil || g.await(ctx, nil, func() bool { return !g.held }) {
 		return nil
@@ -76,8 +72,7 @@ func (g *Gate) Unheld(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Load is the present one, and how many operations it lets be under way at
-// once, 0 when it does not say.
+// Load returns the load, and how many operations it lets be under way at once; 0 is not bounded.
 func (g *Gate) Load() (l Load, limit int) {
 	if g == nil {
 		return Normal, 0
@@ -93,8 +88,7 @@ func (g *Gate) Low() bool {
 	return l == Low
 }
 
-// adjust draws the limit from load and steering and reports who waits; the
-// caller holds mu.
+// adjust sets the limit by load and steering. g.mu is locked.
 func (g *Gate) adjust() {
 	switch g.load {
 	case Low:
@@ -116,8 +110,7 @@ func (g *Gate) adjust() {
 	g.changed = make(chan struct{})
 }
 
-// Enter waits for the turn of an operation, which must be given back with
-// Leave. The only error is ctx's.
+// Enter waits for the turn of an operation, which Leave ends. The only error is ctx's.
 func (g *Gate) Enter(ctx context.Context) (Pass, error) {
 	if g == nil || g.wide.Load() {
 		return Pass{}, nil
@@ -163,7 +156,6 @@ func (g *Gate) Do(ctx context.Context, exchange func() (bytes int, err error)) e
 	return err
 }
 
-// queue takes one of the places.
 func (g *Gate) queue(ctx context.Context) error {
 	g.mu.Lock()
 	if len(g.waiting) == 0 && g.room() {
@@ -189,7 +181,7 @@ func (g *Gate) queue(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rest waits under Low until the pause after the last operation is over.
+// rest waits out the pause after the last operation under Low.
 func (g *Gate) rest(ctx context.Context) error {
 	for {
 		g.mu.Lock()
@@ -205,7 +197,7 @@ func (g *Gate) rest(ctx context.Context) error {
 	}
 }
 
-// The rest is called with mu held.
+// The rest is called with g.mu locked.
 
 func (g *Gate) room() bool { return !g.held && (g.limit == 0 || g.under < g.limit) }
 

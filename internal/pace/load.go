@@ -3,9 +3,10 @@ package pace
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// Load is how much a side of a job is asked to bear.
+// Load is how much a job may use one of its sides.
 type Load string
 
 // The loads, from the least to the most.
@@ -15,10 +16,8 @@ const (
 	Max    Load = "max"    // more workers, as far as that brings more
 )
 
-// check returns what is wrong with a requested load.
 func (l Load) check() error {
-	switch l {
-	case Low, Normal, Max:
+	if slices.Contains([]Load{Low, Normal, Max}, l) {
 		return nil
 	}
 	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)

@@ -14,8 +14,7 @@ type Rates struct {
 	Bytes int64 `json:"bytesPerSecond"`
 }
 
-// Limiter lets work pass at no more than its rates. It is safe for concurrent
-// use; a nil one limits nothing.
+// Limiter bounds work to its rates. It is safe for concurrent use; nil limits nothing.
 type Limiter struct {
 	limited atomic.Bool // so that the usual case costs no lock
 
@@ -32,7 +31,7 @@ func New(r Rates) *Limiter {
 	return l
 }
 
-// Set changes the rates at once: what waits for its turn at the old ones passes.
+// Set changes the rates at once; what waits at the old rates passes.
 func (l *Limiter) Set(r Rates) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,11 +51,7 @@ func (l *Limiter) Rates() Rates {
 // Limited reports whether Wait may wait.
 func (l *Limiter) Limited() bool { return l != nil && l.limited.Load() }
 
-// burst is how far work may run ahead of the rates.
-const burst = time.Second
-
-// Wait lets a piece of work pass when the present rates allow it, less a burst
-// of a second. The only error is ctx's.
+// Wait returns when the present rates allow a piece of work, less a burst of a second. The only error is ctx's.
 func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	if !l.Limited() {
 		return nil
@@ -76,8 +71,8 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	return err
 }
 
-// Batch returns how many items of a mean size in bytes should go at once: at most the given number, and half a
-// second of the present rates, so that work flows evenly.
+// Batch returns how many items of a mean size in bytes should pass at once: up to most, and half a second of the
+// present rates.
 func (l *Limiter) Batch(most int, size int64) int {
 	if !l.Limited() {
 		return most
@@ -93,13 +88,13 @@ func (l *Limiter) Batch(most int, size int64) int {
 	return int(max(half, 1))
 }
 
-// Takes returns how long so much takes at the present rates, 0 without a limit.
+// Takes returns how long work takes at the present rates, 0 without a limit.
 func (l *Limiter) Takes(docs, bytes int64) time.Duration {
 	r := l.Rates()
 	return max(cost(docs, r.Docs), cost(bytes, r.Bytes))
 }
 
-// Pause waits until d is over. The only error is the cause of ctx's end.
+// Pause waits for d. Its error is the cause of ctx's end.
 func Pause(ctx context.Context, d time.Duration) error {
 	if await(ctx, d, nil) != nil {
 		return context.Cause(ctx)
@@ -107,7 +102,18 @@ func Pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// await waits until d is over or something changes. The only error is ctx's.
+// Until calls check at an interval until it returns true or an error, or ctx ends.
+func Until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
+	for {
+		if done, err := check(); done || err != nil {
+			return err
+		}
+		if err := Pause(ctx, every); err != nil {
+			return err
+		}
+	}
+}
+
 func await(ctx context.Context, d time.Duration, changed <-chan struct{}) error {
 	select {
 	case <-time.After(d):
@@ -119,8 +125,8 @@ func await(ctx context.Context, d time.Duration, changed <-chan struct{}) error 
 	}
 }
 
-// book takes the time that a piece needs: how long it has to wait, what it
-// took, and what reports that the rates changed.
+// book takes the time that work needs. It returns how long that has to wait, the time, and a channel that is closed
+// when the rates change.
 func (l *Limiter) book(docs, bytes int64) (delay, price time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,10 +136,9 @@ func (l *Limiter) book(docs, bytes int64) (delay, price time.Duration, changed <
 	}
 	price = max(cost(docs, l.rates.Docs), cost(bytes, l.rates.Bytes))
 	l.next = l.next.Add(price)
-	return l.next.Sub(now) - burst, price, l.changed
+	return l.next.Sub(now) - time.Second, price, l.changed
 }
 
-// cost is the time that n takes at a rate.
 func cost(n, rate int64) time.Duration {
 	if rate <= 0 {
 		return 0

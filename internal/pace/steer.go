@@ -15,19 +15,15 @@ type steering struct {
 	grown bool // there are more workers than base
 }
 
-// steerEvery is the time over which throughput is measured.
-const steerEvery = time.Second
-
-// Steer looks for the number of operations at once that brings most while the
-// load is Max, from base, the workers that there are under Normal, up to most.
-// It returns when ctx ends; one may steer a gate at a time.
+// Steer looks for the number of operations at once with the most throughput while the load is Max, from base, the
+// workers of Normal, up to most. It returns when ctx ends. One may steer a gate at a time.
 func (g *Gate) Steer(ctx context.Context, base, most int) {
 	if g == nil {
 		return
 	}
 	g.change(func() { g.steering = steering{base: base, limit: base} })
 	defer g.change(func() { g.steering = steering{} })
-	tick := time.NewTicker(steerEvery)
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var c *climber
 	var before work
@@ -55,7 +51,6 @@ func (g *Gate) Steer(ctx context.Context, base, most int) {
 	}
 }
 
-// measure is what went through between two moments.
 func measure(from, to work, span time.Duration) sample {
 	ops := to.ops - from.ops
 	if ops <= 0 || span <= 0 {
@@ -74,9 +69,7 @@ func (g *Gate) open(limit int) {
 	}
 }
 
-// Reaches waits until Max lets n operations be under way at once, so that an
-// nth worker has something to do. False says that over was closed, or ctx
-// ended, before.
+// Reaches waits until Max lets n operations be under way at once; false if over was closed, or ctx ended, before.
 func (g *Gate) Reaches(ctx context.Context, n int, over <-chan struct{}) bool {
 	return g != nil && g.await(ctx, over, func() bool {
 		reached := g.load == Max && g.steering.limit >= n
@@ -85,14 +78,12 @@ func (g *Gate) Reaches(ctx context.Context, n int, over <-chan struct{}) bool {
 	})
 }
 
-// Employs waits while the load is Low, under which one worker has enough to do. False says
-// that over was closed, or ctx ended, before.
+// Employs waits while the load is Low, which one worker serves; false if over was closed, or ctx ended, before.
 func (g *Gate) Employs(ctx context.Context, over <-chan struct{}) bool {
 	return g == nil || g.await(ctx, over, func() bool { return g.load != Low })
 }
 
-// await waits until reached, which is asked with mu locked, is true. It is false if over was
-// closed, or ctx ended, before.
+// await calls reached with g.mu locked until it is true; false if over was closed, or ctx ended, before.
 func (g *Gate) await(ctx context.Context, over <-chan struct{}, reached func() bool) bool {
 	for {
 		g.mu.Lock()

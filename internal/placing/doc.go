@@ -1,9 +1,6 @@
-// Package placing shards the collections of a target that is a sharded cluster: it
-// decides by which key, makes them sharded, cuts their keys into ranges, gives each to
-// a shard while there are no documents yet, and keeps the balancer off them until the
-// job is finalized. What it is about to do it notes on the target first, so that it can
-// be done again, and taken back.
+// Package placing shards the collections of a target that is a sharded cluster, through its routers. It chooses a shard
+// key, splits the empty collection into ranges and moves each to a shard. It keeps the balancer off until the job is
+// finalized. It notes each step on the target first, so that it can be repeated or undone.
 //
-// All is done through routers. Nothing else of a job depends on where documents are:
-// ranges that could not be placed, or that somebody moves, cost speed alone.
+// Nothing else of a job depends on where documents are: ranges in another place only cost speed.
 package placing

@@ -12,35 +12,29 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// placedCollection keeps what is sharded for jobs, in the target's database
-// mongo.StateDB: one document for each job and collection, and for each zone whose shards were chosen.
+// placedCollection, in the target's mongo.StateDB, has one document for each job and collection, and for each zone
+// whose shards were chosen.
 const placedCollection = "placed"
 
-// note is what a job is to do, or has done, to a collection of the target. It is
-// durable before that is begun.
+// note is what a job does to a collection of the target. It is durable before that begins.
 type note struct {
 	ID noteID `bson:"_id"`
-	// Key is the shard key. It and Cuts are kept as bytes, for the names of their
-	// fields may have dots.
+	// Key is the shard key. It and Cuts are bytes: names of fields may have dots.
 	Key []byte `bson:"key"`
 	// Chunks is how many a hashed key begins with; 0 leaves it to the server.
 	Chunks int `bson:"chunks,omitempty"`
-	// Cuts are the bounds between ranges, Owners the shards that ranges are to go to:
-	// one more.
+	// Cuts are the bounds between ranges, Owners the shards of the ranges: one more.
 	Cuts   [][]byte `bson:"cuts,omitempty"`
 	Owners []string `bson:"owners,omitempty"`
-	// Zones are the ranges that the job has given to zones, or is about to; Foreign says
-	// that the target had some before, which stay.
+	// Zones are the ranges of zones that the job sets. Foreign says that the target had some before, which stay.
 	Zones   []notedZone `bson:"zones,omitempty"`
 	Foreign bool        `bson:"foreign,omitempty"`
-	// StandIn says that an index of ours stands in for one of the source's that is
-	// not to be built yet.
+	// StandIn says that an index of ours replaces one of the source's that is not built yet.
 	StandIn bool `bson:"standIn,omitempty"`
 	// Placed says that all of this is done.
 	Placed bool `bson:"placed,omitempty"`
 
-	// Off says that the balancer may have been told to leave the collection with this
-	// UUID alone, Was what noBalance was before.
+	// Off says that the balancer may ignore the collection with this UUID, Was what noBalance was before.
 	Off  bool        `bson:"off,omitempty"`
 	Was  *bool       `bson:"was,omitempty"`
 	UUID bson.Binary `bson:"uuid,omitempty"`
@@ -53,13 +47,11 @@ type noteID struct {
 
 func (p *Placer) id(ns string) noteID { return noteID{p.o.Job, ns} }
 
-// note reads what is noted of a collection.
 func (p *Placer) note(ctx context.Context, ns string) (n note, found bool, err error) {
 	found, err = p.find(ctx, p.id(ns), &n)
 	return n, found, mongo.Wrap(err, "read how %s is to be sharded", ns)
 }
 
-// find reads what is noted under an _id.
 func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error) {
 	err = p.stored().FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
 	if errors.Is(err, driver.ErrNoDocuments) {
@@ -68,7 +60,6 @@ func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error)
 	return err == nil, err
 }
 
-// notes reads all of the job.
 func (p *Placer) notes(ctx context.Context) ([]note, error) {
 	ours := bson.D{mongo.OfJobDocuments(p.o.Job), {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}
 	return mongo.ReadAll[note](ctx, "read which collections the job has sharded")(
@@ -80,12 +71,10 @@ func (p *Placer) stored() *driver.Collection {
 		options.Database().SetReadPreference(readpref.Primary())).Collection(placedCollection)
 }
 
-// save notes durably.
 func (p *Placer) save(ctx context.Context, n note) error {
 	return mongo.Wrap(p.saveAs(ctx, n.ID, n), "note how %s is sharded", n.ID.NS)
 }
 
-// saveAs notes something durably under an _id.
 func (p *Placer) saveAs(ctx context.Context, id, what any) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: what},
 		{Key: "upsert", Value: true}}
@@ -93,7 +82,6 @@ func (p *Placer) saveAs(ctx context.Context, id, what any) error {
 	return err
 }
 
-// forget removes notes.
 func (p *Placer) forget(ctx context.Context, which bson.D) error {
 	_, err := p.c.DeleteState(ctx, placedCollection, "majority", which)
 	return mongo.Wrap(err, "forget what is sharded")

@@ -1,6 +1,7 @@
 package placing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,17 +21,15 @@ import (
 
 // Options shape a Placer.
 type Options struct {
-	// Job keeps the notes of jobs apart.
 	Job string
-	// Source says how collections are to be sharded; nil where none is to be.
+	// Source says how collections are to be sharded; nil for none.
 	Source *Source
-	// Builds run the index builds; nil has them wait for a majority.
+	// Builds run the index builds; nil makes them wait for a majority.
 	Builds *schema.Builds
 	Log    *slog.Logger
 }
 
-// Placer shards collections of a target. Its methods may be called concurrently for
-// different collections.
+// Placer shards collections of a target. It is safe for concurrent use for different collections.
 type Placer struct {
 	c       *mongo.Cluster
 	o       Options
@@ -42,9 +41,7 @@ type Placer struct {
 
 // New prepares sharding on c; it sends nothing yet.
 func New(c *mongo.Cluster, o Options) *Placer {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Builds == nil {
 		o.Builds = schema.NewBuilds(c, nil, o.Log)
 	}
@@ -52,9 +49,8 @@ func New(c *mongo.Cluster, o Options) *Placer {
 		joined: map[string][]string{}, step: failpoint.Hit}
 }
 
-// Prepare notes how a collection is to be sharded that is about to be made. One that
-// exists stays as it is, unless it is ours. early are indexes that are to be built
-// before Shard.
+// Prepare notes how a collection is to be sharded that will be made. One that exists stays as it is, unless it is
+// ours. early are indexes to build before Shard.
 func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 	ours bool) (early []stream.Index, err error) {
 	if p.o.Source == nil || coll.Type != schema.TypeCollection {
@@ -64,8 +60,8 @@ func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 		early, _ = support(coll.Indexes, n.Key)
 		return early, err
 	}
-	wish, err := p.o.Source.Wish(ctx, coll)
-	if err != nil || wish.Key == nil {
+	desired, err := p.o.Source.Desired(ctx, coll)
+	if err != nil || desired.Key == nil {
 		return nil, err
 	}
 	if !ours {
@@ -73,17 +69,16 @@ func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
 			return nil, err
 		}
 	}
-	n := note{ID: p.id(ns), Key: wish.Key}
-	early, n.StandIn = support(coll.Indexes, wish.Key)
-	if err := p.plan(ctx, coll, wish, &n); err != nil {
+	n := note{ID: p.id(ns), Key: desired.Key}
+	early, n.StandIn = support(coll.Indexes, desired.Key)
+	if err := p.plan(ctx, coll, desired, &n); err != nil {
 		return nil, err
 	}
 	return early, p.save(ctx, n)
 }
 
-// plan chooses ranges and their shards.
-func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n *note) error {
-	zones, err := p.zones(ctx, wish, n)
+func (p *Placer) plan(ctx context.Context, coll schema.Collection, desired Desired, n *note) error {
+	zones, err := p.zones(ctx, desired, n)
 	if err != nil {
 		return err
 	}
@@ -91,7 +86,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	if err != nil || len(shards) < 2 {
 		return err
 	}
-	key, ranges := shardkey.Parse(wish.Key), rangesFor(coll.Bytes, len(shards))
+	key, ranges := shardkey.Parse(desired.Key), rangesFor(coll.Bytes, len(shards))
 	if key[0].Hashed && len(zones) == 0 {
 		n.Chunks = ranges
 		return nil
@@ -101,7 +96,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	if err != nil {
 		return err
 	}
-	cuts, weights, of := cutStretches(stretches(zones, key, shards), wish.bounds, sample, ranges)
+	cuts, weights, of := cutStretches(stretches(zones, key, shards), desired.bounds, sample, ranges)
 	if len(cuts) == 0 && len(zones) == 0 {
 		return nil // it stays where it is made
 	}
@@ -116,8 +111,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, wish Wish, n 
 	return nil
 }
 
-// Shard shards a collection that Prepare has noted, and that is empty. Done again it
-// goes on where it stopped.
+// Shard shards an empty collection that Prepare has noted. It may be repeated.
 func (p *Placer) Shard(ctx context.Context, ns string) error {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
@@ -159,7 +153,6 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 	return p.save(ctx, n)
 }
 
-// shard makes a collection sharded.
 func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 	ns := n.ID.NS
 	if n.StandIn {
@@ -191,7 +184,6 @@ func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 // run runs a command of the database admin that changes the cluster.
 func (p *Placer) run(ctx context.Context, cmd bson.D) error { return p.runOn(ctx, "admin", cmd) }
 
-// runOn is run of another database's command.
 func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	if ctx.Err() != nil { // the driver may send it all the same
 		return context.Cause(ctx)
@@ -201,7 +193,7 @@ func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	return err
 }
 
-// hold has the balancer leave a collection alone.
+// hold makes the balancer ignore a collection.
 func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 	if !n.Off || !n.UUID.Equal(e.UUID) {
 		n.Off, n.Was, n.UUID = true, e.NoBalance, e.UUID
@@ -214,7 +206,7 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 		"have the balancer leave %s alone", n.ID.NS)
 }
 
-// balance changes the entry of a collection, unless it is another one by now.
+// balance changes the entry of a collection, unless another one has the name now.
 func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
 		{Key: "u", Value: change}}
@@ -222,7 +214,7 @@ func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
 		{Key: "updates", Value: bson.A{statement}}})
 }
 
-// Release has the balancer treat the job's collections as it did before.
+// Release makes the balancer treat the job's collections as before.
 func (p *Placer) Release(ctx context.Context) error {
 	all, err := p.notes(ctx)
 	if err != nil {
@@ -248,8 +240,7 @@ func (p *Placer) Release(ctx context.Context) error {
 	return nil
 }
 
-// ForgetAll releases all collections and forgets what is noted of them: for a job that
-// is given up, or begins anew.
+// ForgetAll releases all collections and forgets them: for a job that ends or restarts.
 func (p *Placer) ForgetAll(ctx context.Context) error {
 	if err := p.Release(ctx); err != nil {
 		return err
@@ -262,8 +253,7 @@ func (p *Placer) Forget(ctx context.Context, ns string) error {
 	return p.forget(ctx, bson.D{{Key: "_id", Value: p.id(ns)}})
 }
 
-// Move follows a collection that was renamed. Done again after a crash it goes on where
-// it stopped.
+// Move follows a renamed collection. It may be repeated.
 func (p *Placer) Move(ctx context.Context, from, to string) error {
 	n, found, err := p.note(ctx, from)
 	if err != nil || !found {
@@ -277,15 +267,13 @@ func (p *Placer) Move(ctx context.Context, from, to string) error {
 }
 
 const (
-	// placeTime is how long it is tried to place a collection; movePause the wait after
-	// a failure.
+	// placeTime bounds the attempts to place a collection, movePause is the wait after a failure.
 	placeTime = 30 * time.Second
 	movePause = 200 * time.Millisecond
 )
 
-// place cuts the keys of an empty collection into its ranges and gives them to their
-// shards. Others may move chunks, too, and hinder it: what cannot be placed for some time is
-// left where it is.
+// place splits an empty collection into its ranges and moves them to their shards. Ranges that cannot be moved
+// within placeTime, as by other migrations, stay where they are.
 func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	if len(n.Owners) == 0 {
 		return nil
@@ -307,7 +295,6 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	return nil
 }
 
-// tryPlace does what is left to do.
 func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	have, err := p.chunks(ctx, e)
 	if err != nil {
@@ -315,7 +302,7 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	}
 	ns := n.ID.NS
 	for _, at := range n.Cuts {
-		if _, exact := chunkOf(have, at); exact {
+		if slices.ContainsFunc(have, func(c ownership.Chunk) bool { return shardkey.CompareDocuments(c.Min, at) == 0 }) {
 			continue
 		}
 		if err := p.run(ctx, bson.D{{Key: "split", Value: ns}, {Key: "middle", Value: bson.Raw(at)}}); err != nil {
@@ -344,8 +331,7 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 	return nil
 }
 
-// ownerOf is the shard that is to have a chunk. Servers, or somebody else, may have cut a
-// range further.
+// ownerOf is the shard that is to have a chunk, which may be a part of a range.
 func (n note) ownerOf(c ownership.Chunk) string {
 	at := shardkey.Bound(c.Min)
 	i, exact := slices.BinarySearchFunc(n.Cuts, at, func(cut []byte, at []bson.RawValue) int {
@@ -355,15 +341,4 @@ func (n note) ownerOf(c ownership.Chunk) string {
 		i++
 	}
 	return n.Owners[i]
-}
-
-// chunkOf is the chunk that begins at a bound.
-func chunkOf(have []ownership.Chunk, at bson.Raw) (ownership.Chunk, bool) {
-	i, found := slices.BinarySearchFunc(have, shardkey.Bound(at), func(c ownership.Chunk, at []bson.RawValue) int {
-		return shardkey.CompareKeys(shardkey.Bound(c.Min), at)
-	})
-	if !found {
-		return ownership.Chunk{}, false
-	}
-	return have[i], true
 }

@@ -12,34 +12,29 @@ import (
 )
 
 const (
-	// rangeBytes is how much data a range is to have: a chunk's, by default.
+	// rangeBytes is the size of a range: a chunk's default.
 	rangeBytes = 128 << 20
-	// least and most ranges a shard: several, so that neighbours that are written to
-	// together are on several shards.
+	// Several ranges a shard: neighbours that are written to together are then on several shards.
 	leastRanges, mostRanges = 2, 8
-	// mostBound bounds the bytes of a bound; a longer one is none.
+	// mostBound bounds the bytes of a bound. Longer keys are not used.
 	mostBound = 1 << 10
 )
 
-// bound is where one range of shard keys ends and the next begins.
 type bound []bson.RawValue
 
-// point is the key of a sampled document, which stands for so many.
+// point is the key of a sampled document, which represents weight documents.
 type point struct {
 	key    bound
 	weight float64
 }
 
-// rangesFor is how many ranges the keys of a collection are cut into.
 func rangesFor(bytes int64, shards int) int {
 	each := math.Ceil(float64(bytes) / rangeBytes / float64(max(shards, 1)))
 	return shards * int(min(max(each, leastRanges), mostRanges))
 }
 
-// cut chooses up to n-1 bounds so that what lies between them weighs about the same:
-// of the given ones, which are those of the source's chunks, if they are enough, else
-// of the sample's keys, too. Without a sample the chunks count as equal. weights are
-// those of the ranges.
+// cut chooses up to n-1 bounds between ranges of about equal weights: of the given ones, the source's chunks', if
+// they are enough, else also of the sample's keys. Without a sample the chunks count as equal.
 func cut(given []bound, sample []point, n int) (cuts []bound, weights []float64) {
 	slices.SortFunc(sample, func(a, b point) int { return shardkey.CompareKeys(a.key, b.key) })
 	candidates := candidatesOf(given, sample, n)
@@ -57,7 +52,7 @@ func cut(given []bound, sample []point, n int) (cuts []bound, weights []float64)
 			}
 		}
 		if best < 0 || i+1 < n && math.Abs(below[best]-want) > math.Abs(below[best]-total*float64(i+1)/float64(n)) {
-			// it is nearer to where the next range is to end
+			// It is nearer to the end of the next range.
 			continue
 		}
 		cuts, weights = append(cuts, candidates[best]), append(weights, below[best]-done)
@@ -66,7 +61,6 @@ func cut(given []bound, sample []point, n int) (cuts []bound, weights []float64)
 	return cuts, append(weights, total-done)
 }
 
-// candidatesOf are the bounds that may be chosen, in order.
 func candidatesOf(given []bound, sample []point, n int) []bound {
 	all := slices.Clone(given)
 	if len(given) < n-1 {
@@ -78,7 +72,7 @@ func candidatesOf(given []bound, sample []point, n int) []bound {
 	return slices.CompactFunc(all, func(a, b bound) bool { return shardkey.CompareKeys(a, b) == 0 })
 }
 
-// weigh is what lies below each bound, and all there is.
+// weigh returns what lies below each bound, and in total.
 func weigh(bounds []bound, sample []point) (below []float64, total float64) {
 	if len(sample) == 0 {
 		for i := range bounds {
@@ -97,15 +91,14 @@ func weigh(bounds []bound, sample []point) (below []float64, total float64) {
 	return below, sums[len(sample)]
 }
 
-// owners gives ranges to shards, each to one of those that may have it: the heaviest
-// first, and each to the shard that has least. Ranges that fewer shards may have come
-// before all others. Ranges that weigh about the same go to shards in turn.
+// owners gives ranges to shards that may have them: those with the fewest such shards first, then the heaviest, each
+// to the shard with the least. Ranges of about equal weight go to shards in turn.
 func owners(weights []float64, of [][]string) []string {
 	total := 0.0
 	for _, w := range weights {
 		total += w
 	}
-	// A sample tells no finer differences.
+	// A sample shows no finer differences.
 	rounded, order := make([]int, len(weights)), make([]int, len(weights))
 	for i, w := range weights {
 		order[i], rounded[i] = i, int(math.Round(4*w*float64(len(weights))/max(total, 1)))
@@ -129,14 +122,13 @@ func owners(weights []float64, of [][]string) []string {
 	return all
 }
 
-// stretch is all keys of a zone's range, or all between two of them.
+// stretch is the keys of a zone's range, or those between two of them.
 type stretch struct {
 	from, to bound // to is excluded
 	of       []string
 }
 
-// stretches cuts all keys at the bounds of zones, which are in order. What is in no zone
-// may be on any shard.
+// stretches cuts all keys at the bounds of zones, which are in order. Keys of no zone may be on any shard.
 func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stretch) {
 	at, end := slices.Repeat(bound{shardkey.MinKey()}, len(key)), slices.Repeat(bound{shardkey.MaxKey()}, len(key))
 	for _, z := range zones {
@@ -153,8 +145,7 @@ func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stre
 	return all
 }
 
-// cutStretches is cut of each stretch by itself, which gets ranges by what is in it. of
-// says which shards may have a range.
+// cutStretches cuts each stretch into ranges by its weight. of are the shards that may have a range.
 func cutStretches(all []stretch, given []bound, sample []point,
 	n int) (cuts []bound, weights []float64, of [][]string) {
 	total := weight(given, sample, len(sample) > 0)
@@ -171,8 +162,7 @@ func cutStretches(all []stretch, given []bound, sample []point,
 	return cuts, weights, of
 }
 
-// cut is cut of what is inside. Where that is anything there is at least one range for
-// each shard, if bounds suffice.
+// cut cuts what is inside, into at least one range for each shard if there is anything.
 func (s stretch) cut(given []bound, sample []point, rangesPerWeight float64) ([]bound, []float64) {
 	inside, points := s.within(given, sample)
 	own := weight(inside, points, len(sample) > 0)
@@ -182,7 +172,7 @@ func (s stretch) cut(given []bound, sample []point, rangesPerWeight float64) ([]
 	return cut(inside, points, max(int(math.Round(own*rangesPerWeight)), len(s.of)))
 }
 
-// weight is that of all ranges together, as cut has it.
+// weight is that of all ranges together.
 func weight(given []bound, sample []point, sampled bool) (total float64) {
 	if !sampled {
 		return float64(len(given) + 1)
@@ -193,7 +183,6 @@ func weight(given []bound, sample []point, sampled bool) (total float64) {
 	return total
 }
 
-// within are the bounds and keys inside of a stretch.
 func (s stretch) within(given []bound, sample []point) (bounds []bound, points []point) {
 	for _, b := range given {
 		if shardkey.CompareKeys(s.from, b) < 0 && shardkey.CompareKeys(b, s.to) < 0 {
@@ -208,7 +197,6 @@ func (s stretch) within(given []bound, sample []point) (bounds []bound, points [
 	return bounds, points
 }
 
-// document is a bound with the names of the key's fields.
 func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {
 	var d bson.D
 	for i, f := range key {
@@ -221,7 +209,6 @@ func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {
 	return bson.Marshal(d)
 }
 
-// size is that of the values.
 func (b bound) size() (n int) {
 	for _, v := range b {
 		n += len(v.Value)
@@ -229,7 +216,6 @@ func (b bound) size() (n int) {
 	return n
 }
 
-// clone owns its memory.
 func clone(values []bson.RawValue) bound {
 	out := make(bound, len(values))
 	for i, v := range values {

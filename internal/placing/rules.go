@@ -13,16 +13,14 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// Rules say by which keys collections are to be sharded, by their names on the source.
-// The zero value says nothing.
+// Rules say by which keys collections are sharded, by their names on the source. The zero value has none.
 type Rules struct {
 	ruled[bson.Raw] // nil for one that is to stay unsharded
 }
 
-// ruled is what rules say, by the names that they are about. The zero value says nothing.
 type ruled[T any] struct{ by map[string]T }
 
-// Of is what the rule about a name says; ok is false where there is none.
+// Of returns the rule about a name; ok is false without one.
 func (r ruled[T]) Of(name string) (says T, ok bool) {
 	says, ok = r.by[name]
 	return says, ok
@@ -31,8 +29,7 @@ func (r ruled[T]) Of(name string) (says T, ok bool) {
 // Names are the names that rules are about, sorted.
 func (r ruled[T]) Names() []string { return slices.Sorted(maps.Keys(r.by)) }
 
-// ParseRules reads rules such as shop.orders=customer:1,_id:hashed,
-// shop.orders={"customer": 1} and shop.orders=none.
+// ParseRules reads rules such as shop.orders=customer:1,_id:hashed, shop.orders={"customer": 1} and shop.orders=none.
 func ParseRules(texts []string) (Rules, error) {
 	r := Rules{ruled[bson.Raw]{map[string]bson.Raw{}}}
 	for _, text := range texts {
@@ -53,7 +50,6 @@ func ParseRules(texts []string) (Rules, error) {
 	return r, nil
 }
 
-// parseKey reads a shard key, as JSON or as fields after one another.
 func parseKey(text string) (bson.Raw, error) {
 	var key bson.D
 	switch {
@@ -72,7 +68,7 @@ func parseKey(text string) (bson.Raw, error) {
 	return checkKey(key)
 }
 
-// checkKey gives a key the form in which servers keep it.
+// checkKey checks a key and gives it the servers' form.
 func checkKey(key bson.D) (bson.Raw, error) {
 	hashed, seen := 0, map[string]bool{}
 	for i, e := range key {

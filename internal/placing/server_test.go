@@ -312,7 +312,7 @@ func balancer(b *bed) {
 	b.command(b.target, b.database, bson.D{{Key: "create", Value: "b"}})
 	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".b"},
 		{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
-	_, err := config(b.target, "collections").UpdateByID(b.Context(), b.database+".b",
+	_, err := b.target.Config("collections").UpdateByID(b.Context(), b.database+".b",
 		bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
 	b.ok(err)
 	b.ok(b.create(b.Context(), p, true))
@@ -326,7 +326,7 @@ func balancer(b *bed) {
 	b.command(b.target, b.database, bson.D{{Key: "drop", Value: "c"}})
 	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".c"},
 		{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
-	_, err = config(b.target, "collections").UpdateByID(b.Context(), b.database+".c",
+	_, err = b.target.Config("collections").UpdateByID(b.Context(), b.database+".c",
 		bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
 	b.ok(err)
 	b.ok(New(b.target, Options{Job: "balancer"}).ForgetAll(b.Context()))
@@ -449,9 +449,9 @@ func sharding(b *bed, source *sharded.Cluster) {
 				b.Logf("the operation is over: %v", err)
 			}
 		}
-		wish, err := p.o.Source.Wish(b.Context(), coll)
+		desired, err := p.o.Source.Desired(b.Context(), coll)
 		b.ok(err)
-		if wish.Key == nil {
+		if desired.Key == nil {
 			b.Errorf("%s counts as unsharded", coll.NS)
 		}
 		b.ok(<-done)

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// Source is asked how collections are to be sharded.
+// Source says how collections are to be sharded.
 type Source struct {
 	Cluster *mongo.Cluster
 	Shards  *origin.Sharded // behind Cluster, if it is a router
@@ -25,26 +25,24 @@ type Source struct {
 	Zones   ZoneRules
 }
 
-// Kept are the zones of a collection without those that rules leave out.
+// Kept are the zones of a collection that no rule leaves out.
 func (s *Source) Kept(zones []Zone) []Zone {
 	return slices.DeleteFunc(slices.Clone(zones), func(z Zone) bool { return s.Zones.Out(z.Tag) })
 }
 
-// Wish is how a collection of the source is to be sharded on the target.
-type Wish struct {
+// Desired is how a collection of the source is to be sharded on the target.
+type Desired struct {
 	Key bson.Raw // nil: not at all
-	// Why says why a sharded collection of the source is not to be, "" otherwise.
+	// Why says why a sharded collection of the source is not to be sharded.
 	Why string
-	// Zones are the source's, where its key is the same, but for those that rules leave
-	// out; Unzoned says that it has some and the key is another one, or none.
+	// Zones are the source's kept ones, where its key is the same. Unzoned says that it has some and another key.
 	Zones   []Zone
 	Unzoned bool
 	bounds  []bound // of the source's chunks, where its key is the same
 }
 
-// Wish reads how a collection is to be sharded: by its rule, else as the source has it
-// now.
-func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err error) {
+// Desired reads how a collection is to be sharded: by its rule, else as on the source now.
+func (s *Source) Desired(ctx context.Context, coll schema.Collection) (w Desired, err error) {
 	t, err := s.table(ctx, coll)
 	if err != nil {
 		return w, err
@@ -61,30 +59,23 @@ func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err 
 	case t != nil:
 		w.Key = t.Key
 	}
-	if t != nil && w.Key != nil && SameKey(t.Key, w.Key) {
-		for _, c := range t.Chunks[1:] {
-			w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
-		}
-	}
-	return w, s.zones(ctx, t, &w)
-}
-
-// zones reads those of a sharded collection.
-func (s *Source) zones(ctx context.Context, t *ownership.Table, w *Wish) error {
 	if t == nil {
-		return nil
+		return w, nil
 	}
 	all, err := Zones(ctx, s.Cluster, []string{t.NS})
 	kept := s.Kept(all[t.NS])
-	if w.Key != nil && SameKey(t.Key, w.Key) {
-		w.Zones = kept
-	} else {
+	if w.Key == nil || !SameKey(t.Key, w.Key) {
 		w.Unzoned = len(kept) > 0
+		return w, err
 	}
-	return err
+	w.Zones = kept
+	for _, c := range t.Chunks[1:] {
+		w.bounds = append(w.bounds, clone(shardkey.Bound(c.Min)))
+	}
+	return w, err
 }
 
-// table is that of a sharded collection of the source, nil where it is not sharded.
+// table is that of a sharded collection of the source, nil for any other.
 func (s *Source) table(ctx context.Context, coll schema.Collection) (*ownership.Table, error) {
 	if s.Shards == nil || coll.Type == schema.TypeView || len(coll.UUID.Data) == 0 {
 		return nil, nil
@@ -99,8 +90,8 @@ func (s *Source) table(ctx context.Context, coll schema.Collection) (*ownership.
 	return t, err
 }
 
-// settled waits while shards are about to shard a collection: its creation is in their
-// oplogs before the config servers hear that it is sharded.
+// settled waits while a collection is being sharded: its creation is in the shards' oplogs before the config servers
+// know that it is sharded.
 func (s *Source) settled(ctx context.Context, ns string) error {
 	const pause, most = 20 * time.Millisecond, 10 * time.Second
 	for began := time.Now(); time.Since(began) < most; {
@@ -123,8 +114,7 @@ func (s *Source) settled(ctx context.Context, ns string) error {
 	return nil
 }
 
-// coordinates reports that a shard has noted that it is sharding a collection, which the
-// role clusterMonitor does not suffice to read.
+// coordinates reports that a shard is sharding a collection. The role clusterMonitor may not read that.
 func coordinates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
 	return hasAny(c.Command(ctx, "config", bson.D{{Key: "find", Value: "system.sharding_ddl_coordinators"},
 		{Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
@@ -132,7 +122,7 @@ func coordinates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error)
 			{Key: "_id.operationType", Value: bson.D{{Key: "$regex", Value: "^createCollection"}}}}}}))
 }
 
-// operates reports that a shard has an operation under way that shards a collection.
+// operates reports an operation of a shard that shards a collection.
 func operates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
 	_, coll := mongo.SplitNS(ns)
 	either := bson.A{bson.D{{Key: "command._shardsvrCreateCollection", Value: coll}},
@@ -147,14 +137,12 @@ func operates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
 		}}}))
 }
 
-// hasAny reports a reply with documents.
 func hasAny(reply bson.Raw, err error) (bool, error) {
 	_, found := reply.Lookup("cursor", "firstBatch", "0").DocumentOK()
 	return found, err
 }
 
-// sample reads the shard keys of about n documents of a collection, whoever owns them.
-// Less, or nothing, is no error.
+// sample reads the shard keys of about n documents of a collection. Fewer, or none, are no error.
 func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardkey.Pattern,
 	n int) (all []point, err error) {
 	members := []*mongo.Cluster{s.Cluster}
@@ -174,7 +162,6 @@ func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardke
 	return all, nil
 }
 
-// sampleOf is sample of one server.
 func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pattern, n int) ([]point, error) {
 	conn, err := c.Checkout(ctx, c.Reader())
 	if err != nil {
@@ -208,8 +195,7 @@ func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pat
 	return points(bson.Raw(body), key, float64(count))
 }
 
-// unlessGone leaves out errors of what is gone, or of a sample that the server did not
-// get together: ranges are then cut without.
+// unlessGone ignores errors of a missing collection or an incomplete sample: ranges are then cut without.
 func unlessGone(err error) error {
 	if mongo.Classify(err) == mongo.ClassGone || mongo.IsCode(err, mongo.CodeSampleFailed) {
 		return nil
@@ -217,8 +203,7 @@ func unlessGone(err error) error {
 	return err
 }
 
-// points are the keys in the first batch of a reply, which stand for count documents
-// together.
+// points are the keys in the first batch of a reply, which represent count documents.
 func points(reply bson.Raw, key shardkey.Pattern, count float64) (all []point, err error) {
 	docs, err := reply.Lookup("cursor", "firstBatch").Array().Values()
 	if err != nil {

@@ -7,27 +7,25 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// A sharded collection needs an index that begins with its key. Where the source has
-// one it is made before the collection is sharded, else the server makes one. A unique
-// one is to be built when the target is consistent only: until then another index
-// stands in, whose name and key nobody has.
+// A sharded collection needs an index that begins with its key. One of the source is built before the collection is
+// sharded; without one the server builds its own. A unique one can be built at the consistent position only: until
+// then an index with an own name and key replaces it.
 
-// standInName is that of the index that stands in.
 const standInName = "millrace_shard_key"
 
-// support chooses the index of the source that is to support a shard key. standIn says
-// that there is one, which is not to be built yet.
+// support chooses the index of the source that supports a shard key. standIn says that it cannot be built yet.
 func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standIn bool) {
 	pattern := shardkey.Parse(key)
 	if len(pattern) == 1 && pattern[0].Path == "_id" && !pattern[0].Hashed {
 		return nil, false // there always is one
 	}
 	for _, ix := range indexes {
-		if !supports(ix.Spec, pattern) {
+		if !ownership.Supports(ix.Spec, pattern) {
 			continue
 		}
 		if truthy(ix.Spec, "unique") || truthy(ix.Spec, "prepareUnique") {
@@ -39,46 +37,17 @@ func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standI
 	return nil, standIn
 }
 
-// supports reports an index of all documents that begins with a shard key.
-func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
-	doc, ok := spec.Lookup("key").DocumentOK()
-	partial := spec.Lookup("partialFilterExpression").Type != 0
-	collated := spec.Lookup("collation").Type != 0
-	return ok && begins(shardkey.Parse(doc), pattern) && !partial &&
-		!collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
-}
-
-// begins reports the keys of an index that begin with a shard key.
-func begins(key, pattern shardkey.Pattern) bool {
-	if len(key) < len(pattern) {
-		return false
-	}
-	for i, f := range pattern {
-		if n, ascending := key[i].Value.AsInt64OK(); key[i].Path != f.Path || key[i].Hashed != f.Hashed ||
-			!f.Hashed && (!ascending || n != 1) {
-			return false
-		}
-	}
-	return true
-}
-
-// Fits reports an index that a collection can have which is sharded by a key. Unique
-// ones have to begin with it, and it may not be hashed.
+// Fits reports an index that a collection with a shard key can have. A unique one has to begin with the key, which
+// may not be hashed.
 func Fits(ix stream.Index, key bson.Raw) bool {
 	if !truthy(ix.Spec, "unique") && !truthy(ix.Spec, "prepareUnique") {
 		return true
 	}
 	doc, _ := ix.Spec.Lookup("key").DocumentOK()
 	have, want := shardkey.Parse(doc), shardkey.Parse(key)
-	if len(have) < len(want) {
-		return false
-	}
-	for i, f := range want {
-		if f.Hashed || have[i].Path != f.Path {
-			return false
-		}
-	}
-	return true
+	return len(have) >= len(want) && slices.EqualFunc(have[:len(want)], want, func(h, w shardkey.Field) bool {
+		return !w.Hashed && h.Path == w.Path
+	})
 }
 
 func truthy(spec bson.Raw, option string) bool {
@@ -90,7 +59,6 @@ func truthy(spec bson.Raw, option string) bool {
 	return ok && n != 0
 }
 
-// standIn builds the index that stands in for one of the source's.
 func (p *Placer) standIn(ctx context.Context, n note) error {
 	db, _ := mongo.SplitNS(n.ID.NS)
 	var key bson.D
@@ -109,10 +77,9 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
 }
 
-// Yield has another index stand in for the one that supports a collection's shard key,
-// which is to be changed or dropped. Where specs are given, which clash with indexes of
-// the collection, it drops that one if it has the name or the keys of one of them.
-// False says that nothing was in the way.
+// Yield makes the stand-in index support a collection's shard key, in place of one that is to be changed or dropped.
+// Given clashing specs, it drops that index if it has the name or the keys of one of them. False says that nothing
+// was in the way.
 func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (bool, error) {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
@@ -132,7 +99,7 @@ func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (boo
 	return true, nil
 }
 
-// replace has the index that stands in take the place of indexes on the shard key.
+// replace makes the stand-in index take the place of other indexes.
 func (p *Placer) replace(ctx context.Context, n note, names []string) error {
 	n.StandIn = true
 	if err := p.save(ctx, n); err != nil {
@@ -149,14 +116,13 @@ func (p *Placer) replace(ctx context.Context, n note, names []string) error {
 	return nil
 }
 
-// stale are the names of indexes on a shard key as servers make them that are in the way
-// of one of some others.
+// stale are the names of the servers' own indexes on a shard key that clash with one of others.
 func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []string, err error) {
 	specs, err := p.indexes(ctx, n.ID.NS)
 	pattern := shardkey.Parse(n.Key)
 	for _, spec := range specs {
 		name, _ := spec.Lookup("name").StringValueOK()
-		if plain(spec, n.Key) && supports(spec, pattern) && slices.ContainsFunc(others,
+		if plain(spec, n.Key) && ownership.Supports(spec, pattern) && slices.ContainsFunc(others,
 			func(other bson.Raw) bool { return clashes(other, name, pattern) }) {
 			names = append(names, name)
 		}
@@ -164,8 +130,7 @@ func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []
 	return names, err
 }
 
-// clashes reports an index that servers do not take beside a plain one of a name on a
-// shard key: another of the name, or one of the same keys and documents.
+// clashes reports an index that servers refuse beside a plain one of that name on the shard key.
 func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 	if have, _ := spec.Lookup("name").StringValueOK(); have == name {
 		return true
@@ -174,12 +139,11 @@ func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 	key := shardkey.Parse(doc)
 	locale, collated := spec.Lookup("collation", "locale").StringValueOK()
 	partial := spec.Lookup("partialFilterExpression").Type != 0
-	return len(key) == len(pattern) && begins(key, pattern) && !partial && (!collated || locale == "simple") &&
+	return len(key) == len(pattern) && ownership.Begins(key, pattern) && !partial && (!collated || locale == "simple") &&
 		!truthy(spec, "sparse") && !truthy(spec, "unique")
 }
 
-// DropRest drops the indexes that a server leaves when all are dropped. A plain one on
-// the shard key may stay.
+// DropRest drops the indexes that a server keeps when all are dropped, but for a plain one on the shard key.
 func (p *Placer) DropRest(ctx context.Context, ns string) error {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
@@ -210,7 +174,6 @@ func plain(spec, key bson.Raw) bool {
 	})
 }
 
-// indexes lists those of a collection of the target.
 func (p *Placer) indexes(ctx context.Context, ns string) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	return mongo.ReadAll[bson.Raw](ctx, "list the indexes of %s", ns)(
@@ -226,7 +189,7 @@ func (p *Placer) dropIndex(ctx context.Context, ns, name string) error {
 	return mongo.Wrap(err, "drop the index %s of %s", name, ns)
 }
 
-// Settle drops the indexes that stood in for others that are there now.
+// Settle drops stand-in indexes whose originals exist now.
 func (p *Placer) Settle(ctx context.Context) error {
 	all, err := p.notes(ctx)
 	if err != nil {
@@ -251,7 +214,7 @@ func (p *Placer) settle(ctx context.Context, n note) error {
 	pattern := shardkey.Parse(n.Key)
 	other := slices.ContainsFunc(specs, func(spec bson.Raw) bool {
 		name, _ := spec.Lookup("name").StringValueOK()
-		return name != standInName && supports(spec, pattern)
+		return name != standInName && ownership.Supports(spec, pattern)
 	})
 	if !other {
 		return nil
@@ -263,7 +226,7 @@ func (p *Placer) settle(ctx context.Context, n note) error {
 	return p.save(ctx, n)
 }
 
-// Made tells the indexes that collections have for their shard keys alone.
+// Made returns a function that reports indexes that exist for a shard key alone.
 func (p *Placer) Made(ctx context.Context) (func(ns string, ix stream.Index) bool, error) {
 	all, err := p.notes(ctx)
 	keys := map[string]bson.Raw{}

@@ -5,16 +5,14 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
 )
 
-// Entry is what a cluster knows of a sharded collection.
+// Entry is the config servers' entry of a sharded collection.
 type Entry struct {
 	NS        string      `bson:"_id"`
 	UUID      bson.Binary `bson:"uuid"`
@@ -22,18 +20,12 @@ type Entry struct {
 	NoBalance *bool       `bson:"noBalance"`
 }
 
-// config is a collection of the config servers, as a majority has it and routers give it.
-func config(c *mongo.Cluster, name string) *driver.Collection {
-	return c.Client.Database("config",
-		options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
-}
-
 // Entries reads which of the given collections of a sharded cluster are sharded.
 func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
 	these := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
 		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
 	list, err := mongo.ReadAll[Entry](ctx, "read which collections of %s are sharded", c.Address())(
-		config(c, "collections").Find(ctx, these))
+		c.Config("collections").Find(ctx, these))
 	if err != nil {
 		return nil, err
 	}
@@ -44,14 +36,13 @@ func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]
 	return all, nil
 }
 
-// entry is that of one collection of the target; found is false where it is not sharded.
 func (p *Placer) entry(ctx context.Context, ns string) (e Entry, found bool, err error) {
 	all, err := Entries(ctx, p.c, []string{ns})
 	e, found = all[ns]
 	return e, found, err
 }
 
-// Shard is one of a cluster.
+// Shard is a shard of a cluster.
 type Shard struct {
 	Name     string   `bson:"_id"`
 	Host     string   `bson:"host"` // set/host:port,…
@@ -60,10 +51,10 @@ type Shard struct {
 	Hosts    []string `bson:"-"`
 }
 
-// Shards are those of a cluster, by name.
+// Shards returns the shards of a cluster, by name.
 func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
 	list, err := mongo.ReadAll[Shard](ctx, "read the shards of %s", c.Address())(
-		config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
+		c.Config("shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 	for i, s := range list {
 		_, hosts, _ := strings.Cut(s.Host, "/")
 		list[i].Hosts = strings.Split(hosts, ",")
@@ -71,7 +62,7 @@ func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
 	return list, err
 }
 
-// shards are those of the target that take documents, by name.
+// shards are the target's that take documents, by name.
 func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 	list, err := Shards(ctx, p.c)
 	for _, s := range list {
@@ -82,13 +73,11 @@ func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// chunks are those of a collection, in the order of keys.
 func (p *Placer) chunks(ctx context.Context, e Entry) ([]ownership.Chunk, error) {
 	list, err := ownership.ReadChunks(ctx, p.c, ownership.ChunksOf(p.c.Info.Version, e.NS, e.UUID))
 	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
 }
 
-// has reports a collection of the target that exists, sharded or not.
 func (p *Placer) has(ctx context.Context, ns string) (bool, error) {
 	db, coll := mongo.SplitNS(ns)
 	names, err := p.c.Client.Database(db,

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Zone is a range of shard keys, Max excluded, that belongs on the shards of a zone.
+// Zone is a range of shard keys, Max excluded, of a zone.
 type Zone struct {
 	NS  string   `bson:"ns"`
 	Min bson.Raw `bson:"min"`
@@ -22,15 +22,13 @@ type Zone struct {
 	Tag string   `bson:"tag"`
 }
 
-// same reports that two ranges and their zones are the same.
 func (z Zone) same(o Zone) bool {
 	return z.Tag == o.Tag && bytes.Equal(z.Min, o.Min) && bytes.Equal(z.Max, o.Max)
 }
 
-// Zones reads the zones of the given collections of a sharded cluster, by namespace and
-// in the order of keys.
+// Zones reads the zones of collections of a sharded cluster, by namespace and in the order of keys.
 func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
-	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx,
+	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(c.Config("tags").Find(ctx,
 		bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
 		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
 	if err != nil {
@@ -46,7 +44,7 @@ func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]
 // SameZones reports that two collections have the same ranges in the same zones.
 func SameZones(a, b []Zone) bool { return slices.EqualFunc(a, b, Zone.same) }
 
-// ZonesText is the zones of a collection for people, "none" where it has none.
+// ZonesText is the zones of a collection for people.
 func ZonesText(zones []Zone) string {
 	var all []string
 	for _, z := range zones {
@@ -55,12 +53,10 @@ func ZonesText(zones []Zone) string {
 	return cmp.Or(strings.Join(all, "; "), "none")
 }
 
-// ZoneRules say which shards of the target are to be in a zone of the source. The zero
-// value says nothing.
+// ZoneRules say which shards of the target are in a zone of the source. The zero value has none.
 type ZoneRules struct{ ruled[[]string] } // none for a zone that is to be left out
 
-// ParseZones reads rules such as EU=shard0,shard1, and EU=none for a zone that is not to
-// come along.
+// ParseZones reads rules such as EU=shard0,shard1, and EU=none for a zone to leave out.
 func ParseZones(texts []string) (ZoneRules, error) {
 	r := ZoneRules{ruled[[]string]{map[string][]string{}}}
 	for _, text := range texts {
@@ -87,24 +83,22 @@ func ParseZones(texts []string) (ZoneRules, error) {
 	return r, nil
 }
 
-// Out reports a zone that is to be left out.
+// Out reports a zone that a rule leaves out.
 func (r ZoneRules) Out(zone string) bool {
 	shards, ok := r.by[zone]
 	return ok && len(shards) == 0
 }
 
-// Join is how shards of the target come to be in a zone.
+// Join says which shards of the target belong to a zone.
 type Join struct {
 	Has    []string // these are in it already
 	Add    []string // these are to be
 	ByName bool     // Add are those with the names of the source's
 }
 
-// JoinOf finds the shards of a target for a zone of the source: those of its rule beside
-// those that are in it already, else the latter, else those of the same names as the
-// source's. Of these it takes none that somebody has put into a zone which the source's
-// is not in: where shards belong is decided there. Shards that are being removed do not
-// count.
+// JoinOf finds the target's shards for a zone of the source: those in it and those of its rule; without a rule and
+// members, those named like the source's. Of these it takes none in a zone which the source's shard is not in: that
+// was decided on the target. Shards that are being removed do not count.
 func JoinOf(zone string, rules ZoneRules, source, target []Shard) (j Join) {
 	listed, ruled := rules.Of(zone)
 	byName := map[string]Shard{}
@@ -130,8 +124,7 @@ func JoinOf(zone string, rules ZoneRules, source, target []Shard) (j Join) {
 	return j
 }
 
-// zoneNote remembers the shards that were chosen for a zone by their names: once some are
-// in it, the target no longer tells that others are to follow.
+// zoneNote remembers the shards chosen for a zone by name: when some are in it, the target does not show the others.
 type zoneNote struct {
 	ID     zoneNoteID `bson:"_id"`
 	Shards []string   `bson:"shards"`
@@ -142,8 +135,7 @@ type zoneNoteID struct {
 	Zone string `bson:"zone"`
 }
 
-// members sees to it that a zone has its shards, and says which these are; none says that
-// the target has no shard for it.
+// members returns the shards of a zone, none if the target has no shard for it, and adds them to the zone.
 func (p *Placer) members(ctx context.Context, zone string) ([]string, error) {
 	select {
 	case p.joining <- struct{}{}:
@@ -183,7 +175,7 @@ func (p *Placer) members(ctx context.Context, zone string) ([]string, error) {
 	return all, nil
 }
 
-// chosen notes a choice by names before it is made, and goes on with one that was noted.
+// chosen notes a choice by names before it is made, or continues one that was noted.
 func (p *Placer) chosen(ctx context.Context, zone string, target []Shard, j *Join) error {
 	n := zoneNote{ID: zoneNoteID{p.o.Job, zone}, Shards: j.Add}
 	if len(j.Add) > 0 {
@@ -201,15 +193,13 @@ func (p *Placer) chosen(ctx context.Context, zone string, target []Shard, j *Joi
 	return nil
 }
 
-// zoned is a range of a zone with the shards that may have it.
 type zoned struct {
 	Zone
 	of []string
 }
 
-// zones chooses the zones of a collection that is about to be made, and notes those that
-// are to be set. What the target has for its name already stays as it is.
-func (p *Placer) zones(ctx context.Context, wish Wish, n *note) (all []zoned, err error) {
+// zones chooses the zones of a collection that will be made. Zones that the target has for its name stay.
+func (p *Placer) zones(ctx context.Context, desired Desired, n *note) (all []zoned, err error) {
 	have, err := Zones(ctx, p.c, []string{n.ID.NS})
 	if err != nil {
 		return nil, err
@@ -218,15 +208,14 @@ func (p *Placer) zones(ctx context.Context, wish Wish, n *note) (all []zoned, er
 		n.Foreign = true
 		return p.foreign(ctx, there)
 	}
-	all, err = p.shardedZones(ctx, wish.Zones, n.ID.NS)
+	all, err = p.shardedZones(ctx, desired.Zones, n.ID.NS)
 	for _, z := range all {
 		n.Zones = append(n.Zones, noted(z.Zone))
 	}
 	return all, err
 }
 
-// shardedZones are the zones for which the target has shards. Others are warned of: they
-// are no reason to keep documents from coming.
+// shardedZones are the zones for which the target has shards. It warns of others, whose documents come anyway.
 func (p *Placer) shardedZones(ctx context.Context, zones []Zone, ns string) (all []zoned, err error) {
 	of := map[string][]string{}
 	for _, z := range zones {
@@ -251,7 +240,7 @@ func ZoneHint(tag string) string {
 		tag, tag)
 }
 
-// foreign are zones that the target has already. One that has no shards binds nothing.
+// foreign are zones of the target that have shards.
 func (p *Placer) foreign(ctx context.Context, zones []Zone) (all []zoned, err error) {
 	shards, err := Shards(ctx, p.c)
 	if err != nil {
@@ -271,8 +260,7 @@ func (p *Placer) foreign(ctx context.Context, zones []Zone) (all []zoned, err er
 	return all, nil
 }
 
-// notedZone is a range as notes have it: as bytes, for the names of its fields may have
-// dots.
+// notedZone has bytes: names of fields may have dots.
 type notedZone struct {
 	Min []byte `bson:"min"`
 	Max []byte `bson:"max"`
@@ -283,8 +271,7 @@ func noted(z Zone) notedZone { return notedZone{z.Min, z.Max, z.Tag} }
 
 func (z notedZone) zone() Zone { return Zone{Min: z.Min, Max: z.Max, Tag: z.Tag} }
 
-// setZones gives a collection the ranges that are noted and takes away others that the
-// job had set.
+// setZones gives a collection the noted ranges and removes others that the job had set.
 func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone) error {
 	all, err := Zones(ctx, p.c, []string{ns})
 	if err != nil {
@@ -311,7 +298,7 @@ func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone)
 	return nil
 }
 
-// setZone gives a range to a zone, to none where that is nil.
+// setZone assigns a range to a zone, nil to none.
 func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
 	p.step("zone.range")
 	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min},
@@ -324,16 +311,14 @@ func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
 // Pair is a collection of the source and its name on the target.
 type Pair struct{ NS, Target string }
 
-// Rezoned is what of a collection's zones is not on the target as on the source.
+// Rezoned is a collection whose zones are not as on the source.
 type Rezoned struct {
 	Pair
 	Source, Target string // both for people
 }
 
-// Rezone gives the job's collections the zones that the source has now, and tells of those
-// with which that is not possible. Collections with another shard key than the source's,
-// and those for which the target had zones before the job, keep what they have. Done
-// again after a crash it goes on where it stopped.
+// Rezone gives the job's collections the source's zones, and returns those with which that is not possible.
+// Collections with another shard key, or with zones that the target had before, keep theirs. It may be repeated.
 func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err error) {
 	all, err := p.rezonings(ctx, pairs)
 	if err != nil {
@@ -365,14 +350,13 @@ func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err 
 	return left, err
 }
 
-// rezoning is a collection of the job with the zones that it is to have.
 type rezoning struct {
 	note
 	Pair
 	want []Zone
 }
 
-// rezonings are the job's collections that have the shard key of the source.
+// rezonings are the job's collections with the source's shard key.
 func (p *Placer) rezonings(ctx context.Context, pairs []Pair) (all []rezoning, err error) {
 	if p.o.Source == nil || p.o.Source.Shards == nil {
 		return nil, nil
@@ -402,7 +386,6 @@ func (p *Placer) rezonings(ctx context.Context, pairs []Pair) (all []rezoning, e
 	return slices.DeleteFunc(all, func(r rezoning) bool { return !SameKey(entries[r.Pair.NS].Key, r.Key) }), err
 }
 
-// rezone sets the zones of one collection.
 func (p *Placer) rezone(ctx context.Context, r rezoning) error {
 	n := r.note
 	if n.Foreign || len(r.want) == 0 && len(n.Zones) == 0 {

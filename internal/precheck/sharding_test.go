@@ -25,9 +25,9 @@ func sharded(t *testing.T, s sharding, texts ...string) *planner {
 	return p
 }
 
-func key(t *testing.T, text string) placing.Wish {
+func key(t *testing.T, text string) placing.Desired {
 	t.Helper()
-	return placing.Wish{Key: doc(t, text)}
+	return placing.Desired{Key: doc(t, text)}
 }
 
 func entry(t *testing.T, text string) placing.Entry {
@@ -38,7 +38,7 @@ func entry(t *testing.T, text string) placing.Entry {
 // TestSharding: by which keys collections are to be sharded, and which cannot be.
 func TestSharding(t *testing.T) {
 	unique := coll(t, "a.b", `{}`, `{"key":{"u":1},"name":"u_1","unique":true}`)
-	byK := map[string]placing.Wish{"a.b": key(t, `{"k":1}`)}
+	byK := map[string]placing.Desired{"a.b": key(t, `{"k":1}`)}
 	const all = "ok sharding: 1 collections are to be sharded over 2 shards, the others are not: a.b by k:1."
 	const none = "ok sharding: no collection is to be sharded on the target (2 shards)"
 	for _, c := range []struct {
@@ -52,12 +52,12 @@ func TestSharding(t *testing.T) {
 		{"one", coll(t, "a.b", `{}`), sharding{wishes: byK}, nil, []string{all}},
 		{"incremental", coll(t, "a.b", `{}`), sharding{wishes: byK},
 			func(p *planner) { p.Mode = state.ModeIncremental }, nil},
-		{"not as the source", coll(t, "a.b", `{}`), sharding{wishes: map[string]placing.Wish{"a.b": {Why: "it is a series"}}},
+		{"not as the source", coll(t, "a.b", `{}`), sharding{wishes: map[string]placing.Desired{"a.b": {Why: "it is a series"}}},
 			nil, []string{"warn sharding: a.b is sharded on the source, and will not be on the target: it is a series", none}},
 		{"unique index", unique, sharding{wishes: byK}, nil,
 			[]string{"fail sharding: a.b cannot have its unique indexes when it is sharded by k:1, with which", all}},
 		{"collation", coll(t, "a.b", `{"collation":{"locale":"fr"}}`),
-			sharding{wishes: map[string]placing.Wish{"a.b": key(t, `{"_id":1}`)}}, nil,
+			sharding{wishes: map[string]placing.Desired{"a.b": key(t, `{"_id":1}`)}}, nil,
 			[]string{"fail sharding: a.b has a collation, with which servers do not shard by _id", "ok sharding: 1 "}},
 		{"exists as wanted", unique, sharding{wishes: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"k":1}`)}},
 			func(p *planner) { p.targetHas("a.b") },

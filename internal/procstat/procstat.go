@@ -1,6 +1,4 @@
-// Package procstat reads what this process uses of the machine. It knows
-// nothing of jobs: a process may run many, and whoever runs it hands in whose
-// use a job shows.
+// Package procstat reads what this process uses of the machine.
 package procstat
 
 import (
@@ -20,7 +18,7 @@ type Usage struct {
 	Peak       int64   `json:"peakResidentBytes"`
 }
 
-// Read asks the operating system; what it does not say is 0.
+// Read asks the operating system. What it does not know is 0.
 func Read() Usage {
 	u := Usage{PID: os.Getpid()}
 	var r syscall.Rusage
@@ -28,8 +26,7 @@ func Read() Usage {
 		u.CPUSeconds = (time.Duration(r.Utime.Nano()) + time.Duration(r.Stime.Nano())).Seconds()
 		u.Peak = r.Maxrss << 10 // getrusage(2): kilobytes
 	}
-	// The peak of getrusage includes that of the process that started this one,
-	// before exec. proc(5) has our own.
+	// getrusage counts the process that started this one, before exec. proc(5) does not.
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return u
@@ -41,7 +38,6 @@ func Read() Usage {
 	return u
 }
 
-// kilobytes finds a figure of /proc/self/status, in bytes.
 func kilobytes(status []byte, name string) int64 {
 	_, rest, _ := bytes.Cut(status, []byte(name))
 	var kb int64

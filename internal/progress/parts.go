@@ -30,13 +30,10 @@ type Shard struct {
 	ChangesRate     float64 `json:"changesRate"`
 	ChangeBytes     int64   `json:"changeBytes"`
 	ChangeBytesRate float64 `json:"changeBytesRate"`
-	// LagSeconds is how far what is known of it is behind the source's newest change;
-	// -1 unknown. What it has not told holds up the changes of all.
-	LagSeconds float64 `json:"lagSeconds"`
-	// WindowSeconds is that of its own oplog; -1 unknown.
-	WindowSeconds float64 `json:"windowSeconds"`
-	// At is the position up to which all that happened there is known; empty when that
-	// is not known.
+	// LagSeconds is how far it is known behind the source's newest change; -1 unknown. It delays the changes of all.
+	LagSeconds    float64 `json:"lagSeconds"`
+	WindowSeconds float64 `json:"windowSeconds"` // that of its own oplog; -1 unknown
+	// At is the position up to which its changes are known; empty if unknown.
 	At string `json:"at,omitempty"`
 }
 
@@ -49,31 +46,29 @@ type Router struct {
 	BytesRate    float64 `json:"bytesRate"`
 }
 
-// ShardDone is what was read of a shard in this process. It only grows.
+// ShardDone is what was read of a shard in this process.
 type ShardDone struct {
 	Shard                string
 	Docs, Bytes          int64 // copied
 	Changes, ChangeBytes int64 // read in its oplog
 }
 
-// RouterDone is what was sent to a router in this process. It only grows.
+// RouterDone is what was sent to a router in this process.
 type RouterDone struct {
 	Router          string // "" of many
 	Commands, Bytes int64
 }
 
-// parts is what is known of shards and routers.
 type parts struct {
 	before          map[string]ShardDone // of earlier copies and earlier runs of this process
 	shards, routers names
 	oldest          map[string]mongo.OpTime
 }
 
-// names are those that are told apart, in the order in which they came, so that what is
-// counted under one of them stays there.
+// names are the parts that are counted separately, in the order in which they came.
 type names []string
 
-// of is the name under which a part counts.
+// of returns the name under which a part counts.
 func (n *names) of(name string) string {
 	switch {
 	case slices.Contains(*n, name):
@@ -85,7 +80,6 @@ func (n *names) of(name string) string {
 	return name
 }
 
-// add adds what was done to sums by name.
 func (p *parts) add(sums map[string]ShardDone, list []ShardDone) {
 	for _, d := range list {
 		name := p.shards.of(d.Shard)
@@ -94,7 +88,6 @@ func (p *parts) add(sums map[string]ShardDone, list []ShardDone) {
 	}
 }
 
-// copiedOf is what a copy from shards has done.
 func copiedOf(c copying) []ShardDone {
 	if of, sharded := c.(interface{ ByShard() []ShardDone }); sharded {
 		return of.ByShard()
@@ -102,7 +95,6 @@ func copiedOf(c copying) []ShardDone {
 	return nil
 }
 
-// readOf is what was read of the changes of shards.
 func readOf(s stream.Source) (list []ShardDone) {
 	if s == nil {
 		return nil
@@ -113,7 +105,7 @@ func readOf(s stream.Source) (list []ShardDone) {
 	return list
 }
 
-// sorted is a list by name, with the others at the end.
+// sorted is a list by name, others at the end.
 func sorted[T any](sums map[string]T) (list []T) {
 	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		if name != Others {
@@ -126,7 +118,7 @@ func sorted[T any](sums map[string]T) (list []T) {
 	return list
 }
 
-// shardsDone is called with mu held, like the ones below.
+// p.mu is locked in shardsDone and the functions below.
 func (p *Progress) shardsDone() []ShardDone {
 	sums := maps.Clone(p.parts.before)
 	p.parts.add(sums, copiedOf(p.copying))
@@ -147,13 +139,12 @@ func (p *Progress) routersDone() []RouterDone {
 	return sorted(sums)
 }
 
-// ShardsFrom notes where the oplog of each shard begins.
+// ShardsFrom sets where the oplog of each shard begins.
 func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
 	p.set(func() { p.parts.oldest = oldest })
 }
 
-// shardStatus is what is shown of shards. need is the position from which the oplogs are
-// needed.
+// shardStatus shows shards. need is the position from which the oplogs are needed.
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 	since, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
@@ -205,7 +196,7 @@ func (p *Progress) routerStatus() (list []Router) {
 	return list
 }
 
-// oldest is the first of the last seconds, and how long ago that is.
+// oldest returns the first sample, and how many seconds ago it was taken.
 func oldest(samples []sample, now time.Time) (sample, float64) {
 	if len(samples) == 0 {
 		return sample{}, 0
@@ -220,7 +211,7 @@ func perSpan(from, to int64, seconds float64) float64 {
 	return float64(max(to-from, 0)) / seconds
 }
 
-// first returns the first of a list that fits, or the zero value.
+// first returns the first match, or the zero value.
 func first[T any](list []T, fits func(T) bool) (one T) {
 	if i := slices.IndexFunc(list, fits); i >= 0 {
 		one = list[i]
@@ -228,8 +219,7 @@ func first[T any](list []T, fits func(T) bool) (one T) {
 	return one
 }
 
-// Structure is the progress of a job that makes collections, views and indexes,
-// and copies no documents.
+// Structure is the progress of a job that copies no documents.
 type Structure struct {
 	// Collections are those that are there as they are to be, time series among them.
 	Collections      int `json:"collections"`
@@ -237,27 +227,25 @@ type Structure struct {
 	Views            int `json:"views"`
 	ViewsTotal       int `json:"viewsTotal"`
 	// Indexes leave out those of _id.
-	Indexes      int `json:"indexes"`
-	IndexesTotal int `json:"indexesTotal"`
-	// Sharded are the collections that are sharded on the target.
-	Sharded int    `json:"sharded"`
-	List    []Made `json:"list"`
+	Indexes      int    `json:"indexes"`
+	IndexesTotal int    `json:"indexesTotal"`
+	Sharded      int    `json:"sharded"` // the collections that are sharded on the target
+	List         []Made `json:"list"`
 }
 
 // Made is one collection or view of a structure.
 type Made struct {
-	Source  string      `json:"source"`
-	Target  string      `json:"target"`
-	Type    schema.Type `json:"type"`
-	Indexes int         `json:"indexes"`
-	// ShardKey is that on the target, empty where it is not sharded.
-	ShardKey string `json:"shardKey,omitempty"`
+	Source   string      `json:"source"`
+	Target   string      `json:"target"`
+	Type     schema.Type `json:"type"`
+	Indexes  int         `json:"indexes"`
+	ShardKey string      `json:"shardKey,omitempty"` // that on the target, empty where it is not sharded
 	// Made says that it is there, Done that its indexes are, too.
 	Made bool `json:"made"`
 	Done bool `json:"done"`
 }
 
-// Structure begins to show what is to be made.
+// Structure shows what is to be made.
 func (p *Progress) Structure(all []Made) {
 	p.set(func() {
 		p.st.Structure = &Structure{List: all}
@@ -265,7 +253,7 @@ func (p *Progress) Structure(all []Made) {
 	})
 }
 
-// Made notes that a collection or view of the target is there.
+// Made records that a collection or view exists on the target.
 func (p *Progress) Made(target string) {
 	p.change(target, func(m *Made) {
 		m.Made = true
@@ -273,15 +261,14 @@ func (p *Progress) Made(target string) {
 	})
 }
 
-// Indexed notes that all indexes of a collection of the target are there.
+// Indexed records that all indexes of a collection exist on the target.
 func (p *Progress) Indexed(target string) { p.change(target, func(m *Made) { m.Done = true }) }
 
-// Sharded notes by which key a collection is sharded.
+// Sharded records by which key a collection is sharded.
 func (p *Progress) Sharded(target, key string) {
 	p.change(target, func(m *Made) { m.ShardKey = key })
 }
 
-// change changes one of a structure; other jobs show none.
 func (p *Progress) change(target string, f func(*Made)) {
 	p.set(func() {
 		s := p.st.Structure
@@ -297,7 +284,6 @@ func (p *Progress) change(target string, f func(*Made)) {
 	})
 }
 
-// count adds up the list.
 func (s *Structure) count() {
 	*s = Structure{List: s.List}
 	add := func(n, done *int, by int, is bool) {
@@ -318,7 +304,6 @@ func (s *Structure) count() {
 	}
 }
 
-// clone is a copy that nobody changes.
 func (s *Structure) clone() *Structure {
 	if s == nil {
 		return nil

@@ -1,6 +1,5 @@
-// Package progress is what a job shows of itself: the status, fed by whoever
-// does the work, and the rates of the last seconds. It keeps its state to
-// itself and decides nothing; its methods are safe for concurrent use.
+// Package progress is what a job shows of itself: its status and the rates of the last seconds. It decides nothing.
+// It is safe for concurrent use.
 package progress
 
 import (
@@ -19,19 +18,18 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Options name the job, and give what progress has of the process.
+// Options name the job, and read what other packages count.
 type Options struct {
 	Job, Source, Target string
 	Now                 func() time.Time
 	Usage               func() procstat.Usage
 	// Rules counts what the job's rules have done; nil is nothing.
 	Rules *transform.Counters
-	// ReadFrom is the first change that a reader at a position needs.
+	// ReadFrom returns the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
-	// Told, if not nil, is called when a step begins or ends. It must return at once, and must
-	// not use the Progress.
-	Told func(Event)
-	// Routers is what the routers of the target were sent in this process; nil is nothing.
+	// OnEvent, if not nil, is called when a step begins or ends. It must return at once, and must not use the Progress.
+	OnEvent func(Event)
+	// Routers is what the target's routers were sent in this process; nil is nothing.
 	Routers func() []RouterDone
 }
 
@@ -80,7 +78,7 @@ func (p *Progress) set(f func()) {
 // Enter begins a phase.
 func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 
-// enter is called with mu held.
+// enter is called with p.mu locked.
 func (p *Progress) enter(phase state.Phase) {
 	now := p.o.Now()
 	if was := p.st.Phase; was != phase {
@@ -91,13 +89,13 @@ func (p *Progress) enter(phase state.Phase) {
 	p.st.Phase, p.entered = phase, now
 }
 
-// Phase is where the job stands.
+// Phase returns the job's phase.
 func (p *Progress) Phase() (phase state.Phase) {
 	p.set(func() { phase = p.st.Phase })
 	return phase
 }
 
-// Wait says what the job waits for; "" ends the wait.
+// Wait sets what the job waits for; "" ends the wait.
 func (p *Progress) Wait(reason string) {
 	p.set(func() {
 		if p.st.Waiting == "" || reason == "" {
@@ -107,7 +105,7 @@ func (p *Progress) Wait(reason string) {
 	})
 }
 
-// Fail notes why the job ended.
+// Fail records why the job ended.
 func (p *Progress) Fail(err error) {
 	p.set(func() {
 		p.err = err
@@ -115,7 +113,7 @@ func (p *Progress) Fail(err error) {
 	})
 }
 
-// CountError counts a failure by its class.
+// CountError counts an error by its class.
 func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]++ }) }
 
 // copying is a copy.Engine, or several.
@@ -125,7 +123,7 @@ type copying interface {
 	Done() (docs, bytes int64)
 }
 
-// Copying shows a copy.
+// Copying shows a copy, and adds up earlier ones.
 func (p *Progress) Copying(e copying) {
 	p.set(func() {
 		p.earlier = p.done()
@@ -134,7 +132,7 @@ func (p *Progress) Copying(e copying) {
 	})
 }
 
-// Done is what a job has done in this process. It only grows.
+// Done is what a job has done in this process.
 type Done struct {
 	Docs, Bytes int64 // copied, those included that were read again
 	// Operations were applied; AppliedBytes are those of the changes that were read for it.
@@ -144,7 +142,7 @@ type Done struct {
 	Routers []RouterDone
 }
 
-// Done is what the job has done in this process.
+// Done returns what the job has done in this process.
 func (p *Progress) Done() (d Done) {
 	p.set(func() {
 		d = p.done()
@@ -153,7 +151,7 @@ func (p *Progress) Done() (d Done) {
 	return d
 }
 
-// done is called with mu held.
+// done is called with p.mu locked.
 func (p *Progress) done() Done {
 	d := Done{Docs: p.earlier.Docs, Bytes: p.earlier.Bytes, Operations: p.before.Operations, AppliedBytes: p.before.Bytes}
 	if p.copying != nil {
@@ -167,13 +165,12 @@ func (p *Progress) done() Done {
 	return d
 }
 
-// Assigning shows to whom slices of a copy are assigned: status returns how many wait, and those
-// workers. It must not ask for the status.
+// Assigning shows assigned slices: status returns how many wait, and the workers. It must not ask for the status.
 func (p *Progress) Assigning(status func() (waiting int, workers []assign.Figures)) {
 	p.set(func() { p.assigning = status })
 }
 
-// Following shows a run of continuous replication.
+// Following shows a run of continuous replication, and adds up earlier ones.
 func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 	p.set(func() {
 		if p.sink != nil {
@@ -187,8 +184,7 @@ func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 	})
 }
 
-// SetApplied notes where the job stands durably, and returns where reading would
-// start from there.
+// SetApplied sets the durable position, and returns where reading would start from there.
 func (p *Progress) SetApplied(pos stream.Position) (from mongo.OpTime) {
 	p.set(func() {
 		p.durable = pos.At
@@ -209,8 +205,7 @@ func (p *Progress) ReadFrom() (from mongo.OpTime) {
 // NeedsNothing says that the job reads no more changes.
 func (p *Progress) NeedsNothing() { p.set(func() { p.readFrom = mongo.OpTime{} }) }
 
-// SourceAt notes where the source stands, and where its oplog begins if that was
-// asked.
+// SourceAt sets where the source stands, and where its oplog begins unless zero.
 func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
 	p.set(func() {
 		p.positions, p.asked, p.unasked = at, p.o.Now(), nil
@@ -220,13 +215,13 @@ func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
 	})
 }
 
-// WindowHeld notes whether the source's oplog forgets nothing that the job needs.
+// WindowHeld sets whether the source's oplog keeps all that the job needs.
 func (p *Progress) WindowHeld(held bool) { p.set(func() { p.held = held }) }
 
-// SourceSilent notes that the source's primary does not say where it stands.
+// SourceSilent records that the source's primary does not say where it stands.
 func (p *Progress) SourceSilent(err error) { p.set(func() { p.unasked = err }) }
 
-// SourceTime is the source's present time as far as it is known, else zero.
+// SourceTime is the source's present time, zero if unknown.
 func (p *Progress) SourceTime() (at bson.Timestamp) {
 	p.set(func() {
 		if !p.positions.Now.IsZero() {
@@ -236,8 +231,7 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetFinal notes what finalize found, what the job has left out, and where the target
-// stands.
+// SetFinal sets what finalize found, what the job has left out, and the target's position.
 func (p *Progress) SetFinal(differences, leftOut []string, target mongo.OpTime) {
 	p.set(func() {
 		p.st.LeftOut = leftOut
@@ -247,11 +241,10 @@ func (p *Progress) SetFinal(differences, leftOut []string, target mongo.OpTime) 
 	})
 }
 
-// SetIndexes notes the builds on the target.
+// SetIndexes sets the builds on the target.
 func (p *Progress) SetIndexes(i []Index) { p.set(func() { p.st.Indexes = i }) }
 
-// Applied is the position that is applied, durable or not; zero while the job
-// does not follow.
+// Applied is the applied position, durable or not; zero unless the job follows.
 func (p *Progress) Applied() (at mongo.OpTime) {
 	p.set(func() {
 		if p.sink != nil && p.st.Phase == state.PhaseFollowing {
@@ -261,15 +254,10 @@ func (p *Progress) Applied() (at mongo.OpTime) {
 	return at
 }
 
-// silentAfter is how long the source's position may be unknown before the lag is.
-const silentAfter = 5 * time.Second
+// blind reports that the source's position is unknown: a member without a majority goes on to serve its oplog.
+func (p *Progress) blind() bool { return p.unasked != nil && p.o.Now().Sub(p.asked) > 5*time.Second }
 
-// blind reports that the source's position is not known. A member of a set that
-// has lost its majority goes on to serve its oplog, and nothing seems amiss.
-func (p *Progress) blind() bool { return p.unasked != nil && p.o.Now().Sub(p.asked) > silentAfter }
-
-// Status is a snapshot, but for what the job itself knows. end is the position up
-// to which a reader at another one needs no oplog.
+// Status is a snapshot. end returns the position up to which a reader needs no oplog.
 func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -310,7 +298,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	return st
 }
 
-// copyStatus is called with mu locked, like followStatus.
+// copyStatus is called with p.mu locked.
 func (p *Progress) copyStatus() Copy {
 	out := Copy{ETASeconds: -1}
 	if p.copying == nil {
@@ -355,8 +343,7 @@ func (p *Progress) followStatus() Follow {
 	return out
 }
 
-// lag is how many seconds of the source's history are not applied; none are
-// missing once its newest majority write is, however long ago that was.
+// lag is how many seconds of the source's history are not applied, 0 once its newest majority write is.
 func lag(applied mongo.OpTime, p mongo.Positions) float64 {
 	if applied.IsZero() || p.Last.IsZero() {
 		return -1
@@ -378,28 +365,26 @@ const (
 	StepFinalize   Step = "finalize"   // a step of the phase finalizing, by its name
 )
 
-// Event says that a step begins or has ended. It holds no values of documents.
+// Event says that a step begins or has ended. It has no values of documents.
 type Event struct {
 	At    time.Time
 	Step  Step
 	Name  string
 	What  string // of a schema change its kind, of a collection the shard that it is read from
 	Ended bool
-	// Docs and Bytes are those of a collection that has been copied.
+	// Docs and Bytes are those of a copied collection.
 	Docs, Bytes int64
-	// Class is that of the error with which the step has ended; empty for none.
-	Class string
+	Class       string // that of the step's error; empty for none
 }
 
-// emit calls Options.Told with an event.
 func (p *Progress) emit(e Event) {
-	if p.o.Told != nil {
+	if p.o.OnEvent != nil {
 		e.At = p.o.Now()
-		p.o.Told(e)
+		p.o.OnEvent(e)
 	}
 }
 
-// Begin emits the begin of a step, and returns the function that emits its end.
+// Begin emits the begin of a step. end emits its end.
 func (p *Progress) Begin(step Step, name, what string) (end func(error)) {
 	p.emit(Event{Step: step, Name: name, What: what})
 	return func(err error) {
@@ -411,8 +396,7 @@ func (p *Progress) Begin(step Step, name, what string) (end func(error)) {
 	}
 }
 
-// Collection emits the begin or the end of the copy of a collection, from one shard where the
-// source has several.
+// Collection emits the begin or the end of the copy of a collection, or of its part on a shard.
 func (p *Progress) Collection(c copy.CollectionStats, shard string) {
 	p.emit(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs,
 		Bytes: c.Bytes})
@@ -429,10 +413,7 @@ type sample struct {
 	routers []RouterDone
 }
 
-// mostSamples reach back ten seconds.
-const mostSamples = 11
-
-// Sample notes the counters of this moment; it is to be called each second.
+// Sample records the counters. It is called each second.
 func (p *Progress) Sample() {
 	x := sample{at: p.o.Now(), figures: figures{cpu: p.o.Usage().CPUSeconds}}
 	p.mu.Lock()
@@ -448,10 +429,10 @@ func (p *Progress) Sample() {
 		x.opBytes = float64(st.Bytes)
 	}
 	x.shards, x.routers = p.shardsDone(), p.routersDone()
+	const mostSamples = 11 // ten seconds
 	p.samples = append(p.samples[max(len(p.samples)+1-mostSamples, 0):], x)
 }
 
-// perSecond are the rates over what the samples hold.
 func perSecond(all []sample) figures {
 	if len(all) < 2 {
 		return figures{}

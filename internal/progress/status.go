@@ -12,35 +12,31 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Status is a snapshot of a job for people and machines. Durations are in
-// seconds, sizes in bytes; rates are 10-second averages per second.
+// Status is a snapshot of a job. Durations are in seconds, sizes in bytes, rates 10-second averages per second.
 type Status struct {
 	Job    string      `json:"job"`
 	Phase  state.Phase `json:"phase"`
 	Paused bool        `json:"paused"`
-	// CanFinalize says that a finalize begins as soon as it is asked for;
-	// CannotFinalize says why it does not. FinalizeWanted: it was asked for already.
+	// CanFinalize says that a finalize can begin, CannotFinalize why not. FinalizeWanted: it was requested.
 	CanFinalize    bool   `json:"canFinalize"`
 	CannotFinalize string `json:"cannotFinalize,omitempty"`
 	FinalizeWanted bool   `json:"finalizeWanted"`
 
-	Limits pace.Rates `json:"limits"` // 0 is unlimited
-	Load   Load       `json:"load"`
-	// Compression is that of what the job exchanges with each side.
+	Limits      pace.Rates   `json:"limits"` // 0 is unlimited
+	Load        Load         `json:"load"`
 	Compression Compressions `json:"compression"`
 	Source      string       `json:"source"` // without credentials
 	Target      string       `json:"target"`
 	StartedAt   time.Time    `json:"startedAt"` // of this process
-	// PhaseSeconds is how long each phase took so far in this process.
+	// PhaseSeconds is how long each phase took in this process.
 	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
-	// Waiting says in an operator's words what the job waits for, and since when.
+	// Waiting says what the job waits for, and since when.
 	Waiting      string     `json:"waiting,omitempty"`
 	WaitingSince *time.Time `json:"waitingSince,omitempty"`
 	Error        string     `json:"error,omitempty"`
 	Hint         string     `json:"hint,omitempty"`
 
-	// Structure is what a job makes that copies no documents; nil of others.
-	Structure *Structure `json:"structure,omitempty"`
+	Structure *Structure `json:"structure,omitempty"` // nil unless the job copies no documents
 
 	Copy    Copy    `json:"copy"`
 	Indexes []Index `json:"indexes,omitempty"`
@@ -48,46 +44,37 @@ type Status struct {
 	// Shards are those of a sharded source, Routers those of a sharded target.
 	Shards  []Shard  `json:"shards,omitempty"`
 	Routers []Router `json:"routers,omitempty"`
-	// Filters count what each filter did in this process.
-	Filters []transform.FilterCount `json:"filters,omitempty"`
-	// Fields count what each mapping of fields did in this process.
-	Fields []transform.FieldsCount `json:"fields,omitempty"`
-	// Skips count what each rule of operations has left out in this process.
-	Skips []transform.SkipCount `json:"skips,omitempty"`
-	// SoftDeletes count what each rule of soft deletion has marked in this process.
-	SoftDeletes []transform.MarkCount `json:"softDeletes,omitempty"`
-	// Conflicts are about documents that the target refused.
-	Conflicts Conflicts `json:"conflicts"`
-	// Process is of the process that the job shows, which may run others too.
-	Process procstat.Usage `json:"process"`
+	// What rules did in this process: filters, field mappings, skipped operations, soft deletions.
+	Filters     []transform.FilterCount `json:"filters,omitempty"`
+	Fields      []transform.FieldsCount `json:"fields,omitempty"`
+	Skips       []transform.SkipCount   `json:"skips,omitempty"`
+	SoftDeletes []transform.MarkCount   `json:"softDeletes,omitempty"`
+	Conflicts   Conflicts               `json:"conflicts"` // about documents that the target refused
+	Process     procstat.Usage          `json:"process"`   // the process, which may run other jobs too
 
-	// Errors counts write and read errors so far by class.
+	// Errors counts write and read errors by class.
 	Errors map[string]int64 `json:"errors"`
-	// TargetPosition is the target's own position when the job was finalized: from
-	// there a sync --mode incremental --start-at leads back.
+	// TargetPosition is the target's own position at finalize: from there sync --mode incremental --start-at leads back.
 	TargetPosition string `json:"targetPosition,omitempty"`
-	// Differences from the source that finalize found; empty when none.
+	// Differences from the source that finalize found.
 	Differences []string `json:"differences,omitempty"`
-	// LeftOut is what the rules choose and no job can bring to the target, as finalize
-	// found it.
+	// LeftOut is what the rules choose and no job can bring to the target, by finalize.
 	LeftOut []string `json:"leftOut,omitempty"`
 }
 
-// Compressions are those of the two sides.
+// Compressions are those of both sides.
 type Compressions struct {
 	Source Compression `json:"source"`
 	Target Compression `json:"target"`
 }
 
-// Compression is how messages are compressed. Gain is how many times as much was
-// moved with zstd as without when that was last measured, 0 where it was not.
+// Compression is how messages are compressed. Gain is how many times as much zstd moved when last measured.
 type Compression struct {
 	On   bool    `json:"on"`
 	Gain float64 `json:"gain,omitempty"`
 }
 
-// Load is how much the job may ask of each side, and how many operations
-// that lets be under way there at once, 0 when it is as many as there are workers.
+// Load is how much the job may use each side, and how many operations at once; 0 is one for each worker.
 type Load struct {
 	pace.Loads
 	SourceAtOnce int `json:"sourceAtOnce"`
@@ -104,14 +91,12 @@ type Copy struct {
 	BytesRate   float64      `json:"bytesRate"`
 	ETASeconds  float64      `json:"etaSeconds"` // -1 when unknown
 	Collections []Collection `json:"collections"`
-	// Lendable is how many slices wait that other workers of a service may copy, Workers
-	// those that have, or could not.
+	// Lendable is how many slices wait that other workers may copy, Workers those that copied some, or failed.
 	Lendable int              `json:"lendable,omitempty"`
 	Workers  []assign.Figures `json:"workers,omitempty"`
 }
 
-// Share is how much of the copy is done, within 0 and 1. It goes by bytes, which cost
-// the time, where they are known.
+// Share is how much of the copy is done, from 0 to 1, by bytes where they are known.
 func (c Copy) Share(done bool) float64 {
 	if c.BytesTotal > 0 {
 		return format.Share(c.Bytes, c.BytesTotal, done)
@@ -135,8 +120,7 @@ type Index struct {
 	NS    string `json:"ns"`
 	Done  int64  `json:"done"`
 	Total int64  `json:"total"`
-	// Stalled says why the build makes no progress, StalledSince since when; empty while
-	// it does.
+	// Stalled says why the build makes no progress, StalledSince since when.
 	Stalled      string     `json:"stalled,omitempty"`
 	StalledSince *time.Time `json:"stalledSince,omitempty"`
 }
@@ -146,45 +130,37 @@ type Follow struct {
 	Operations     int64   `json:"operations"` // applied since the process started
 	OperationsRate float64 `json:"operationsRate"`
 	BytesRate      float64 `json:"bytesRate"`
-	// Applied is the durable position; Source the source's newest one.
-	Applied string `json:"applied"`
-	Source  string `json:"source"`
-	// LagSeconds is 0 when everything the source has is applied; -1 unknown.
-	LagSeconds float64 `json:"lagSeconds"`
-	// WindowSeconds is how much older the applied position may get before the
-	// source's oplog no longer holds it; -1 unknown.
+	Applied        string  `json:"applied"` // the durable position; Source the source's newest one
+	Source         string  `json:"source"`
+	LagSeconds     float64 `json:"lagSeconds"`
+	// WindowSeconds is how much older the applied position may get before the oplog lacks it; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
-	// WindowHeld says that the oplog forgets nothing that the job needs: it has room left,
-	// or what it may forget is kept on local disk.
+	// WindowHeld says that the oplog, or local disk, keeps all that the job needs.
 	WindowHeld bool `json:"windowHeld,omitempty"`
-	// SpoolBytes is what is kept on local disk of the changes to come.
-	SpoolBytes int64 `json:"spoolBytes"`
-	// SpooledTo is how far they reach; empty when none are kept.
+	// SpoolBytes is what local disk has of later changes, SpooledTo how far they reach.
+	SpoolBytes       int64  `json:"spoolBytes"`
 	SpooledTo        string `json:"spooledTo,omitempty"`
 	OpenTransactions int    `json:"openTransactions"`
 	SchemaChanges    int64  `json:"schemaChanges"`
 	Folded           int64  `json:"folded"` // operations merged into others
 	Parked           int64  `json:"parked"` // operations retried in order
-	// Located and Broadcast cost all shards of the target something: documents that were
-	// looked for there, to know which has them, and updates that were sent to all.
-	Located   int64 `json:"located,omitempty"`
-	Broadcast int64 `json:"broadcast,omitempty"`
-	// Holding is the shard of the source for which the others wait, if there is one.
-	Holding *Holding `json:"holding,omitempty"`
+	// Located counts documents looked up on all shards of the target, Broadcast updates sent to all.
+	Located   int64    `json:"located,omitempty"`
+	Broadcast int64    `json:"broadcast,omitempty"`
+	Holding   *Holding `json:"holding,omitempty"` // the shard of the source that the others wait for
 }
 
-// Holding is a shard of which is not known yet what it does before the others' changes.
+// Holding is a shard whose changes before the others' are not known yet.
 type Holding struct {
 	Shard   string    `json:"shard"`
-	Seconds float64   `json:"seconds"` // for which it has told of nothing new
+	Seconds float64   `json:"seconds"` // without news of it
 	Since   time.Time `json:"since"`
 	At      string    `json:"at"` // its position
-	// Undecided says that it has a transaction that is prepared and not decided.
+	// Undecided says that it has a prepared transaction without a decision.
 	Undecided bool `json:"undecided,omitempty"`
 }
 
-// Conflicts counts the documents that the target refused, and those
-// removed from it to make room, in all runs of the job.
+// Conflicts counts documents that the target refused or that were removed, in all runs of the job.
 type Conflicts struct {
 	Policy string `json:"policy"`
 	deadletter.Stats

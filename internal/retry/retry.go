@@ -1,6 +1,4 @@
-// Package retry tries again what fails in a way that passes by itself. What that
-// is, mongo.Classify says; what is tried, and what is shown meanwhile, is the
-// caller's.
+// Package retry retries what fails with a transient error by mongo.Classify.
 package retry
 
 import (
@@ -15,28 +13,22 @@ import (
 
 // Backoff retries one operation with growing pauses. One goroutine uses it.
 type Backoff struct {
-	// Waiting is called with each failure and the pause that follows. It is called with a nil
-	// failure once the failure has passed.
+	// Waiting is called with each failure and the pause that follows, and with nil once the failure has passed.
 	Waiting func(failure error, pause time.Duration)
 
 	worked time.Time // in this try; zero: not yet
 }
 
-// Worked says that the try works so far: what failed before has passed.
+// Worked says that the present try works: the earlier failure has passed.
 func (b *Backoff) Worked() {
 	b.worked = time.Now()
 	b.Waiting(nil, 0)
 }
 
-// worksAfter is how long after Worked a try counts as one that worked. It is
-// longer than a member is waited for.
-const worksAfter = 45 * time.Second
-
-// Try tries again with growing pauses. It gives up when one failure lasts longer
-// than limit; 0 is never.
+// Try retries do with growing pauses. It gives up when one failure lasts longer than limit; 0 is no limit.
 func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error) error {
 	var failingSince time.Time
-	var pauses interval
+	var grown time.Duration // from half a second to 15 s
 	for {
 		began := time.Now()
 		b.worked = time.Time{}
@@ -54,11 +46,11 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 		if !b.worked.IsZero() {
 			ran = time.Since(b.worked)
 		}
-		if ran > worksAfter {
+		if ran > 45*time.Second { // longer than the wait for a member
 			failingSince = time.Time{}
 		}
 		if ran > time.Second {
-			pauses = interval{} // it works at times: a long pause would not help
+			grown = 0 // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
 			failingSince = began.Add(ran)
@@ -66,7 +58,8 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 		if limit > 0 && time.Since(failingSince) > limit {
 			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
 		}
-		pause := pauses.next()
+		grown = min(max(2*grown, 500*time.Millisecond), 15*time.Second)
+		pause := grown/2 + time.Duration(rand.Int64N(int64(grown))) // so that many do not come back at once
 		b.Waiting(err, pause)
 		if err := pace.Pause(ctx, pause); err != nil {
 			return err
@@ -74,9 +67,8 @@ func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error)
 	}
 }
 
-// Again tries again while passes allows it, which is called with each failure and the
-// pause that follows. Pauses double from least to most. It returns the last failure, or
-// why ctx ended amid a pause.
+// Again retries do while passes allows it, with pauses that double from least to most. It returns the last failure, or
+// why ctx ended in a pause.
 func Again(ctx context.Context, least, most time.Duration, passes func(failure error, pause time.Duration) bool,
 	do func() error) error {
 	for pause := least; ; pause = min(2*pause, most) {
@@ -104,14 +96,4 @@ func Every(ctx context.Context, interval time.Duration, do func() error) error {
 			return err
 		}
 	}
-}
-
-// interval grows from half a second to 15 s, with jitter so that many do not come
-// back at once.
-type interval struct{ d time.Duration }
-
-// next is how long to wait now.
-func (i *interval) next() time.Duration {
-	i.d = min(max(2*i.d, 500*time.Millisecond), 15*time.Second)
-	return i.d/2 + time.Duration(rand.Int64N(int64(i.d)))
 }

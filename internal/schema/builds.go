@@ -270,31 +270,19 @@ func (b *Builds) reason(ctx context.Context, u *build) string {
 }
 
 func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []string) {
-	raw, err := set.Command(ctx, "admin", bson.D{{Key: "replSetGetStatus", Value: 1}})
-	var status struct {
-		Members []struct {
-			Name   string
-			Health float64
-			State  int
-			Text   string `bson:"stateStr"`
-		}
-	}
-	if err == nil {
-		err = bson.Unmarshal(raw, &status)
-	}
-	members := set.Info.Hosts // known to every user
+	status, err := mongo.ReadSetStatus(ctx, set.Client)
+	members := set.Info.Hosts // what every user may know
 	if err == nil {
 		members = nil
 	}
-	const primary, secondary, arbiter = 1, 2, 7
 	for _, m := range status.Members {
 		switch {
 		case m.Health == 0:
 			down = append(down, "member "+m.Name+" is down")
-		case m.State == primary || m.State == secondary:
+		case m.State == mongo.StatePrimary || m.State == mongo.StateSecondary:
 			members = append(members, m.Name)
-		case m.State != arbiter:
-			down = append(down, "member "+m.Name+" is in state "+m.Text)
+		case m.State != mongo.StateArbiter:
+			down = append(down, "member "+m.Name+" is in state "+m.State)
 		}
 	}
 	if len(down) > 0 || entry == nil {

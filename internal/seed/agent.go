@@ -19,13 +19,12 @@ import (
 
 // AgentOptions describe the member to copy.
 type AgentOptions struct {
-	DBPath  string
-	Way     Way
-	Why     string
-	Freezer Freezer
-	Cursor  *BackupCursor // pins the files for WayCursor, in place of Freezer
-	// MaxBehind is how far behind the member a copy of pinned files may be.
-	MaxBehind time.Duration
+	DBPath    string
+	Way       Way
+	Why       string
+	Freezer   Freezer
+	Cursor    *BackupCursor // pins the files for WayCursor, in place of Freezer
+	MaxBehind time.Duration // how far behind the member a copy of pinned files may be
 	// Describe returns what a round's manifest says of the member; nil is nothing.
 	Describe func(context.Context) (Origin, error)
 	SpoolDir string        // holds changed blocks; not inside DBPath
@@ -58,7 +57,8 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute
 	}
-	o.Pullers, o.Workers, o.Log = max(o.Pullers, 1), cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
+	o.Pullers, o.Workers = max(o.Pullers, 1), cmp.Or(max(o.Workers, 0), 4)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Freezer == nil {
 		o.Freezer = stopped{}
 	}
@@ -77,14 +77,6 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
-}
-
-// logOr returns a log that discards everything for nil.
-func logOr(log *slog.Logger) *slog.Logger {
-	if log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return log
 }
 
 // Close ends all rounds.
@@ -150,7 +142,7 @@ func (a *Agent) joinable() *round {
 	return nil
 }
 
-// sweep ends rounds without pullers. a.mu is locked.
+// sweep is called with a.mu locked.
 func (a *Agent) sweep() {
 	for _, r := range a.rounds {
 		if r.idle(a.opts.Idle) {
@@ -160,7 +152,7 @@ func (a *Agent) sweep() {
 	}
 }
 
-// forget removes a round from the index. a.mu is locked.
+// forget is called with a.mu locked.
 func (a *Agent) forget(r *round) {
 	delete(a.rounds, r.id)
 	if a.open == r {
@@ -188,8 +180,7 @@ func (a *Agent) round(id string) (*round, error) {
 	return r, nil
 }
 
-// Read implements Source. It reads blocks that were put aside under the lock, others
-// from the file.
+// Read implements Source. Blocks that were put aside under the lock come from the spool, others from the file.
 func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) (err error) {
 	r, err := a.round(q.Round)
 	if err != nil {
@@ -225,17 +216,12 @@ func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 
 // Leave implements Source.
 func (a *Agent) Leave(_ context.Context, id, puller string) error {
-	r, err := a.round(id)
-	if err != nil {
-		return nil //nolint:nilerr // the round has ended
+	if r, err := a.round(id); err == nil && r.leave(puller) { // else the round has ended, or others are left
+		return a.drop(r)
 	}
-	if !r.leave(puller) {
-		return nil
-	}
-	return a.drop(r)
+	return nil
 }
 
-// drop ends a round that is not needed any more.
 func (a *Agent) drop(r *round) error {
 	a.mu.Lock()
 	a.forget(r)
@@ -251,21 +237,19 @@ type Freezer interface {
 
 // Thaw is a frozen member.
 type Thaw interface {
-	// Lost is closed when the files no longer stand still: later reads may be torn.
-	Lost() <-chan struct{}
+	Lost() <-chan struct{} // closed when the files no longer stand still: later reads may be torn
 	// Release lets the member go on. Its error says that the files did not stand
 	// still all the time.
 	Release() error
 }
 
-// stopped is a member that is shut down: its locked files stand still all the time.
+// stopped is a member that is shut down, whose files this process locked.
 type stopped struct{}
 
 func (stopped) Freeze(context.Context) (Thaw, error) { return stopped{}, nil }
 func (stopped) Lost() <-chan struct{}                { return nil }
 func (stopped) Release() error                       { return nil }
 
-// readLive reads from the file, and records what it sends.
 func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn func(Block) error) error {
 	a := r.agent
 	file, err := a.dir.Open(q.Path)
@@ -315,7 +299,6 @@ func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn fu
 	return nil
 }
 
-// readAt fills buf; the end of the file may cut it short.
 func readAt(f *os.File, at int64, buf []byte) (int, error) {
 	n, err := f.ReadAt(buf, at)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -324,7 +307,6 @@ func readAt(f *os.File, at int64, buf []byte) (int, error) {
 	return n, nil
 }
 
-// note records what a puller got.
 func (f *roundFile) note(index int64, s Sum) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -336,7 +318,6 @@ func (f *roundFile) note(index int64, s Sum) {
 	f.served[index] = s
 }
 
-// atLeast lengthens a slice to n elements.
 func atLeast[T any](s []T, n int64) []T { return append(s, make([]T, max(n-int64(len(s)), 0))...) }
 
 // upToDate reports whether every puller has exactly this block.
@@ -346,7 +327,6 @@ func (f *roundFile) upToDate(index int64, s Sum) bool {
 	return index < int64(len(f.served)) && f.served[index] == s && (index >= int64(len(f.mixed)) || !f.mixed[index])
 }
 
-// readFrozen reads the state of the frozen moment.
 func (r *round) readFrozen(ctx context.Context, f *roundFile, aside *spool, q ReadRequest, fn func(Block) error) error {
 	buf, free := r.blocks.buffer()
 	defer free()

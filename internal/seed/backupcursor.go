@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// cursorAlive is the time between two getMore commands: servers close a cursor
-	// after ten minutes without one.
+	// cursorAlive is the time between two getMore commands: servers close a cursor after ten minutes without one.
 	cursorAlive      = time.Minute
 	cursorOpenWait   = 2 * time.Minute // bounds retries while checkpoints prevent a cursor
 	cursorExtendWait = 5 * time.Minute // bounds an extension, which waits for the set's majority
@@ -65,7 +64,7 @@ func (b *BackupCursor) open(ctx context.Context) (*backupCursor, error) {
 	if err != nil {
 		return nil, errBadURI
 	}
-	c := &backupCursor{pool: pool, log: logOr(b.Log),
+	c := &backupCursor{pool: pool, log: cmp.Or(b.Log, slog.New(slog.DiscardHandler)),
 		lost: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
 	if err := c.open(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), cursorCloseWait)
@@ -91,7 +90,6 @@ func (c *backupCursor) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	return bson.Raw(body), err
 }
 
-// ask runs a command that replies with a cursor.
 func (c *backupCursor) ask(ctx context.Context, cmd bson.D) (r cursorReply, err error) {
 	raw, err := c.run(ctx, cmd)
 	if err == nil {
@@ -106,7 +104,7 @@ func (c *backupCursor) open(ctx context.Context) error {
 	var last error
 	wait, cancel := context.WithTimeout(ctx, cursorOpenWait)
 	defer cancel()
-	err := until(wait, time.Second, func() (bool, error) {
+	err := pace.Until(wait, time.Second, func() (bool, error) {
 		reply, err := c.ask(ctx, stageCommand("$backupCursor", bson.D{}))
 		if mongo.IsCode(err, codeCheckpointTookPlace) || mongo.IsCode(err, codeCursorNotNow) {
 			last = err
@@ -129,7 +127,6 @@ func stageCommand(stage string, args bson.D) bson.D {
 		{Key: "cursor", Value: bson.D{}}}
 }
 
-// cursorReply is a reply of a cursor.
 type cursorReply struct {
 	Cursor struct {
 		ID    int64      `bson:"id"`
@@ -139,7 +136,6 @@ type cursorReply struct {
 	} `bson:"cursor"`
 }
 
-// readList reads the metadata and all names. The open cursor then pins the files.
 func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 	c.id = r.Cursor.ID
 	c.coll = strings.TrimPrefix(r.Cursor.NS, "admin.")
@@ -174,8 +170,7 @@ func (c *backupCursor) more(ctx context.Context) ([]bson.Raw, error) {
 	return r.Cursor.Next, err
 }
 
-// listed takes one document of the list: the metadata, or a file. Any field may be
-// missing.
+// listed reads the metadata or a file. Any field may be missing.
 func (c *backupCursor) listed(doc bson.Raw) error {
 	if meta, ok := doc.Lookup("metadata").DocumentOK(); ok {
 		if id, err := meta.LookupErr("backupId"); err == nil {
@@ -194,7 +189,7 @@ func (c *backupCursor) listed(doc bson.Raw) error {
 	return err
 }
 
-// file makes a name relative to the server's dbPath.
+// file returns a file, by its name below the server's dbPath.
 func (c *backupCursor) file(doc bson.Raw) (File, error) {
 	name, _ := doc.Lookup("filename").StringValueOK()
 	f := File{Path: path.Clean(name), Size: -1}
@@ -213,7 +208,6 @@ func (c *backupCursor) file(doc bson.Raw) (File, error) {
 // errCursorGone makes pullers begin another round with what they have.
 var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor", errNoRound)
 
-// keepAlive sends getMore commands so that the server does not close the cursor.
 func (c *backupCursor) keepAlive(every time.Duration) {
 	defer close(c.done)
 	ctx, cancel := endingWith(context.Background(), c.stop, nil)
@@ -232,8 +226,7 @@ func (c *backupCursor) keepAlive(every time.Duration) {
 	}
 }
 
-// extend returns files of the journal that bring the copy up to the returned position;
-// none if the server cannot.
+// extend returns journal files that bring the copy up to the returned position; none if the server cannot.
 func (c *backupCursor) extend(ctx context.Context) ([]File, mongo.OpTime, error) {
 	if c.backup.IsZero() {
 		return nil, c.oplogEnd, nil
@@ -262,7 +255,7 @@ func (c *backupCursor) extend(ctx context.Context) ([]File, mongo.OpTime, error)
 	return files, to, err
 }
 
-// extension reads the list of an extension, whose cursor ends with it.
+// extension reads the list of an extension, and closes its cursor.
 func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, error) {
 	var files []File
 	for {
@@ -289,7 +282,7 @@ func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, er
 	}
 }
 
-// behind returns how far a position is behind the member's newest one.
+// behind returns how far a position is behind the member's own.
 func (c *backupCursor) behind(ctx context.Context, at mongo.OpTime) (time.Duration, error) {
 	_, own, err := c.positions(ctx)
 	if err != nil {
@@ -298,19 +291,18 @@ func (c *backupCursor) behind(ctx context.Context, at mongo.OpTime) (time.Durati
 	return max(own.Time().Sub(at.Time()), 0), nil
 }
 
-// positions returns the newest position that the member knows to be committed by a
-// majority, and its own newest.
+// positions returns what the member knows to be committed by a majority, and its own position.
 func (c *backupCursor) positions(ctx context.Context) (committed, own mongo.OpTime, err error) {
 	raw, err := c.run(ctx, bson.D{{Key: "replSetGetStatus", Value: int32(1)}})
 	if err != nil {
 		return committed, own, mongo.NeedsRole(fmt.Errorf("seed: cannot read the member's status: %w", err),
 			"the user needs the role clusterMonitor")
 	}
-	var st setStatus
+	var st mongo.SetStatus
 	if err := bson.Unmarshal(raw, &st); err != nil {
 		return committed, own, fmt.Errorf("seed: cannot read the member's status: %w", err)
 	}
-	return st.Optimes.Committed, st.self().Op, nil
+	return st.OpTimes.Committed, st.Self().Applied, nil
 }
 
 func (c *backupCursor) end() error {
@@ -323,8 +315,7 @@ func (c *backupCursor) end() error {
 	return err
 }
 
-// kill closes the cursor. A server that does not know it did not pin the files until
-// now; nothing else shows that.
+// kill closes the cursor. It fails if the server closed it earlier: only this reply shows that.
 func (c *backupCursor) kill(ctx context.Context) error {
 	raw, err := c.run(ctx, bson.D{{Key: "killCursors", Value: c.coll}, {Key: "cursors", Value: bson.A{c.id}}})
 	if err != nil {
@@ -357,7 +348,6 @@ const (
 	codeCursorIsOpen        = 50886
 )
 
-// cursorError adds a hint to the error of a cursor that does not open.
 func cursorError(err error) error {
 	if err == nil {
 		return nil

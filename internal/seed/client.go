@@ -2,11 +2,9 @@ package seed
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -14,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +20,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/server"
 )
-
-// maxReply bounds a manifest, in bytes; that of 100,000 files has some 10 MB.
-const maxReply = 1 << 30
 
 // ClientOptions are how to connect to an agent.
 type ClientOptions struct {
@@ -50,17 +45,10 @@ type Client struct {
 // NewClient makes a client; it does not connect yet.
 func NewClient(o ClientOptions) (*Client, error) {
 	o.RetryFor = cmp.Or(max(o.RetryFor, 0), 5*time.Minute)
-	o.URL, o.Log = strings.TrimRight(o.URL, "/"), logOr(o.Log)
+	o.URL, o.Log = strings.TrimRight(o.URL, "/"), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.CA != "" {
-		pem, err := os.ReadFile(o.CA)
-		if err != nil {
-			return nil, fmt.Errorf("seed: cannot read the agent's certificate authority: %w", err)
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("seed: %s holds no certificate", o.CA)
-		}
+	if err := server.TrustAuthorities(conf, o.CA); err != nil {
+		return nil, fmt.Errorf("seed: %w", err)
 	}
 	unpack, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(4*uint64(largestBlock)))
 	if err != nil {
@@ -74,7 +62,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	}}, nil
 }
 
-// Close closes idle connections.
+// Close closes idle connections. No request may be under way.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 	c.unpack.Close()
@@ -92,17 +80,13 @@ func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, erro
 	for {
 		var f Final
 		status, err := c.ask(ctx, "freeze", turnRequest{round, puller}, &f)
-		if err != nil {
-			return nil, err
-		}
-		if status != http.StatusAccepted {
-			return &f, nil
+		if err != nil || status != http.StatusAccepted {
+			return &f, err
 		}
 	}
 }
 
-// Stay keeps a connection to the agent until ctx ends, so that the agent notices when
-// this puller is killed.
+// Stay keeps a connection to the agent until ctx ends: its end shows the agent that this puller was killed.
 func (c *Client) Stay(ctx context.Context, round, puller string) error {
 	for {
 		if _, err := c.ask(ctx, "stay", turnRequest{round, puller}, &struct{}{}); err != nil {
@@ -146,7 +130,8 @@ func (c *Client) ask(ctx context.Context, what string, q, into any) (status int,
 		}
 		defer resp.Body.Close()
 		status = resp.StatusCode
-		if err := json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into); err != nil {
+		const most = 1 << 30 // bytes; a manifest of 100,000 files has some 10 MB
+		if err := json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(into); err != nil {
 			return fmt.Errorf("seed: cannot read the agent's reply: %w", err)
 		}
 		return nil
@@ -154,23 +139,14 @@ func (c *Client) ask(ctx context.Context, what string, q, into any) (status int,
 	return status, err
 }
 
-// post sends a request, and returns the agent's error as a remoteError.
+// post returns the agent's error as a remoteError.
 func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, error) {
-	body, err := json.Marshal(q)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+"/v1/"+what, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
 	token, err := ReadToken(c.o.TokenFile)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := c.http.Do(req)
+	resp, err := server.Send(ctx, c.http,
+		server.Request{Method: http.MethodPost, URL: c.o.URL + "/v1/" + what, Token: token, What: q})
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +161,7 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 	return nil, &remoteError{text: failed.Error, hint: failed.Hint, status: resp.StatusCode}
 }
 
-// retry tries again while the network fails.
+// retry tries again while the network fails, for up to RetryFor.
 func (c *Client) retry(ctx context.Context, try func() error) error {
 	giveUp := time.Now().Add(c.o.RetryFor)
 	var remote *remoteError
@@ -229,7 +205,6 @@ const (
 
 const frameHead = 1 + 8 + 4
 
-// frameWriter writes blocks.
 type frameWriter struct {
 	w        *bufio.Writer
 	compress *zstd.Encoder // nil does not compress
@@ -263,8 +238,7 @@ func (w *frameWriter) block(b Block) error {
 	return w.frame(frameRaw, b.Sum, len(b.Data), b.Data)
 }
 
-// readFrames reads a reply with consecutive blocks from first on. It trusts nothing
-// but a length up to that of a block, for the bytes come from another machine.
+// readFrames reads consecutive blocks from first on. It checks what it reads: the agent may be anyone.
 func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn func(Block) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var head [frameHead]byte
@@ -297,7 +271,7 @@ func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn fu
 		case frameZstd:
 			var err error
 			if data, err = unpack.DecodeAll(buf[:length], data[:0]); err != nil || int64(len(data)) > int64(largestBlock) {
-				return fmt.Errorf("seed: cannot decompress the agent's reply: %w", errOr(err))
+				return fmt.Errorf("seed: cannot decompress the agent's reply: %w", cmp.Or(err, errors.New("without an error")))
 			}
 			b.Data = data
 		case frameError:

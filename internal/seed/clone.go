@@ -11,19 +11,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// errCannotClone reports that no file system that shares blocks has both directories.
+// errCannotClone reports directories on no common file system that shares blocks.
 var errCannotClone = errors.New("seed: the file system cannot clone files")
 
 // cloner is a Source whose files are on this machine.
 type cloner interface {
-	// Clone replaces the first pass and Freeze: make opens the copy of a file. It
-	// returns errCannotClone, before the member stands still, where files have to be
-	// copied.
+	// Clone replaces the first pass and Freeze. make opens the copy of a file. It returns errCannotClone,
+	// before the member stands still, where files have to be copied.
 	Clone(ctx context.Context, round, puller string, make func(path string) (*os.File, error)) (*Final, error)
 }
 
-// Clone makes the copy share the files' blocks. A lock is short, for nothing is read
-// and compared under it.
+// Clone makes the copy share the files' blocks, so that nothing is read under the lock.
 func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string) (*os.File, error)) (*Final, error) {
 	r, err := a.round(id)
 	if err != nil {
@@ -55,11 +53,11 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 	return final, err
 }
 
-// cloneFrozen makes the member stand still and clones its files.
 func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, error)) (*Final, error) {
 	a := r.agent
-	if err := a.flush(ctx, r.list); err != nil {
-		return nil, err
+	// A clone would wait under the lock for dirty pages.
+	if err := a.eachOpen(ctx, r.list, (*os.File).Sync); err != nil {
+		return nil, fmt.Errorf("seed: cannot flush the files: %w", err)
 	}
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
@@ -77,7 +75,6 @@ func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, 
 	return final, nil
 }
 
-// cloneStill clones the files of a member that stands still.
 func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (*os.File, error)) (*Final, error) {
 	ctx, cancel := endingWith(ctx, thaw.Lost(), errThawed)
 	defer cancel()
@@ -96,32 +93,24 @@ func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (
 	return final, r.stoodStill(all.stamps)
 }
 
-// flush writes dirty pages of the files to disk, for which a clone would wait under
-// the lock.
-func (a *Agent) flush(ctx context.Context, list []File) error {
-	for _, f := range list {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+// eachOpen calls do for each file that exists.
+func (a *Agent) eachOpen(ctx context.Context, list []File, do func(*os.File) error) error {
+	return a.eachFile(ctx, list, func(f File) error {
 		file, err := a.dir.Open(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = errors.Join(file.Sync(), file.Close())
+			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("seed: cannot flush %s: %w", f.Path, err)
+			return err
 		}
-	}
-	return nil
+		return errors.Join(do(file), file.Close())
+	})
 }
 
 func (a *Agent) cloneAll(ctx context.Context, list []File, create func(string) (*os.File, error)) error {
 	return a.eachFile(ctx, list, func(f File) error { return a.clone(f.Path, create) })
 }
 
-// eachFile calls do for each file, several at once.
 func (a *Agent) eachFile(ctx context.Context, list []File, do func(File) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(a.opts.Workers)
@@ -166,7 +155,7 @@ func (a *Agent) clone(name string, create func(string) (*os.File, error)) error 
 	return errors.Join(cloneFile(to, from), to.Close())
 }
 
-// clone is the first pass by shared blocks; ok reports whether it was possible.
+// clone replaces the first pass; ok is false where blocks cannot be shared.
 func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
 	c, ok := p.src.(cloner)
 	if !ok || p.o.NoClone {
@@ -195,7 +184,6 @@ func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
 	return final, true, nil
 }
 
-// create makes an empty file of the copy.
 func (p *pull) create(name string) (*os.File, error) {
 	if err := checkPath(name); err != nil {
 		return nil, err

@@ -54,27 +54,25 @@ func openDataDir(dir string) (*dataDir, error) {
 	return d, nil
 }
 
-// directory is a data directory of either side.
+// directory is a dataDir or an os.Root.
 type directory interface {
 	Name() string
 	OpenFile(name string, flags int, mode fs.FileMode) (*os.File, error)
 	ReadFile(name string) ([]byte, error)
 }
 
-// Name is the directory's path.
 func (d *dataDir) Name() string { return d.path }
 
 func (d *dataDir) at(name string) string { return filepath.Join(d.path, filepath.FromSlash(name)) }
 
-// Open opens a file to be read.
 func (d *dataDir) Open(name string) (*os.File, error) { return d.OpenFile(name, os.O_RDONLY, 0) }
 
-// OpenFile opens a regular file. It fails at once for anything else.
+// OpenFile opens a regular file. Anything else is an error, and a FIFO does not block.
 func (d *dataDir) OpenFile(name string, flags int, mode fs.FileMode) (*os.File, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	f, err := os.OpenFile(d.at(name), flags|openAtOnce, mode)
+	f, err := os.OpenFile(d.at(name), flags|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -88,10 +86,9 @@ func (d *dataDir) OpenFile(name string, flags int, mode fs.FileMode) (*os.File, 
 	return f, nil
 }
 
-// Stat follows links.
 func (d *dataDir) Stat(name string) (fs.FileInfo, error) { return os.Stat(d.at(name)) }
 
-// ReadFile reads a small file.
+// ReadFile reads up to 1 MiB.
 func (d *dataDir) ReadFile(name string) ([]byte, error) {
 	f, err := d.Open(name)
 	if err != nil {
@@ -103,12 +100,10 @@ func (d *dataDir) ReadFile(name string) ([]byte, error) {
 	return b[:n], err
 }
 
-// inventory is what a data directory holds.
 type inventory struct {
 	files  []File
 	stamps map[string]stamp
-	// foreign names the first of foreigners files that the server is not known to
-	// need, and which the copy leaves out.
+	// foreign names the first of foreigners files, which are not known as the server's and not copied.
 	foreign    []string
 	foreigners int
 }
@@ -118,8 +113,7 @@ const (
 	maxDepth     = 8 // of directories; a server makes two levels
 )
 
-// list lists the files that a copy needs. It fails if anything cannot be followed to a
-// file, for the copy might lack it.
+// list lists the files that a copy needs. A link that leads nowhere is an error: the copy would lack a file.
 func (d *dataDir) list() (*inventory, error) {
 	w := &walk{dir: d, out: &inventory{stamps: map[string]stamp{}}, settles: map[uint64]bool{}}
 	info, err := d.Stat(".")
@@ -133,7 +127,6 @@ func (d *dataDir) list() (*inventory, error) {
 	return w.out, nil
 }
 
-// walk is one pass through a data directory.
 type walk struct {
 	dir     *dataDir
 	out     *inventory
@@ -141,7 +134,7 @@ type walk struct {
 	settles map[uint64]bool // by device: settlesWrites
 }
 
-// directory lists a directory, the last of above; linked reports that a link led to it.
+// directory lists a directory, the last of above. linked reports a link on the way to it.
 func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	entries, err := os.ReadDir(w.dir.at(name))
 	if errors.Is(err, fs.ErrNotExist) && name != "." {
@@ -163,7 +156,6 @@ func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	return nil
 }
 
-// entry lists the file or directory of a name.
 func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	info, err := w.dir.Stat(p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +184,7 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 		}
 		return nil
 	}
-	if linked && w.owner != nil && !sameOwner(info, w.owner) {
+	if linked && w.owner != nil && ownerOf(info) != ownerOf(w.owner) {
 		return unfollowed(p, "is behind a link and belongs to another user than "+storageFile)
 	}
 	w.out.files = append(w.out.files, File{Path: p, Size: info.Size()})
@@ -200,7 +192,6 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	return nil
 }
 
-// below lists a subdirectory.
 func (w *walk) below(p string, info fs.FileInfo, above []fs.FileInfo, linked bool) error {
 	if !w.dir.storage.entered(p) {
 		return nil
@@ -214,7 +205,7 @@ func (w *walk) below(p string, info fs.FileInfo, above []fs.FileInfo, linked boo
 	return w.directory(p, append(above[:len(above):len(above)], info), linked)
 }
 
-// stamp returns a file's stamp. It never counts where a reader may overtake a write.
+// stamp returns a stamp that counts only where a read waits for earlier writes.
 func (w *walk) stamp(p string, info fs.FileInfo) (s stamp) {
 	now := time.Now()
 	ctime, inode, device, ok := identity(info)
@@ -230,7 +221,7 @@ func (w *walk) stamp(p string, info fs.FileInfo) (s stamp) {
 	return s
 }
 
-// unfollowed refuses a source whose copy would lack a part.
+// unfollowed is the error for what cannot be followed to a file.
 func unfollowed(p, why string) error {
 	return mongo.WithHint(fmt.Errorf("%s %s", p, why),
 		"remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
@@ -239,7 +230,6 @@ func unfollowed(p, why string) error {
 // storageFile has the options of the data directory; a mongod reads it first.
 const storageFile = "storage.bson"
 
-// kind says whether a copy needs a file.
 type kind int
 
 const (
@@ -249,9 +239,8 @@ const (
 	strange             // an unknown file of the engine: nothing is copied
 )
 
-// kindOf returns the kind of a file by its name and the directory's options: with
-// directoryPerDB the directory journal holds the engine's log and also the tables of
-// a database of that name.
+// kindOf returns the kind of a file by its name and the directory's options. With directoryPerDB, journal
+// also holds the tables of a database of that name.
 func (s Storage) kindOf(p string) kind {
 	dir, name := path.Split(p)
 	dir = strings.TrimSuffix(dir, "/")
@@ -312,7 +301,7 @@ func (s Storage) holdsTables(dir string) bool {
 	return len(parts) == 1 || s.DirectoryForIndexes && len(parts) == 2 && (parts[1] == "collection" || parts[1] == "index")
 }
 
-// entered reports whether a directory may hold needed or foreign files.
+// entered reports a directory that may hold needed or foreign files.
 func (s Storage) entered(dir string) bool {
 	parts := strings.Split(dir, "/")
 	switch {
@@ -327,7 +316,7 @@ func (s Storage) entered(dir string) bool {
 // scratchName reports a directory of the server that a database may have, too.
 func scratchName(top string) bool { return top == "journal" || throwaway(top) }
 
-// throwaway reports a directory of the server of which a copy needs only tables.
+// throwaway reports a directory of the server that a copy needs only tables of.
 func throwaway(top string) bool { return top == "_tmp" || top == "rollback" }
 
 // neverTables reports a directory that no database has, for its name has a dot or +.
@@ -342,9 +331,8 @@ const (
 	keyDB    = "key.db"
 )
 
-// stamp shows whether a file may have changed. No program can set the change time, so
-// equal stamps mean an untouched file. But two changes within one tick of the kernel's
-// clock look alike: a stamp counts only if the file was older than settle when taken.
+// stamp shows whether a file may have changed. No program can set the change time. But two changes within one
+// tick of the kernel's clock look alike, so a stamp counts only if it was taken later than settle after a change.
 type stamp struct {
 	size, mtime, ctime int64
 	inode, device      uint64
@@ -356,7 +344,6 @@ const (
 	settleCoarse = 3 * time.Second        // above the two seconds of file systems without fractions
 )
 
-// unchangedSince reports whether nothing was written since the earlier stamp.
 func (s stamp) unchangedSince(earlier stamp) bool {
 	if earlier.taken.IsZero() || s.size != earlier.size || s.mtime != earlier.mtime ||
 		s.ctime != earlier.ctime || s.inode != earlier.inode || s.device != earlier.device {
@@ -370,7 +357,7 @@ func (s stamp) unchangedSince(earlier stamp) bool {
 	return earlier.taken.Sub(newest) > wait
 }
 
-// listCopy lists the files of a copy, which has no links.
+// listCopy lists the files of a copy. It follows no links.
 func listCopy(root *os.Root) ([]File, error) {
 	var files []File
 	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
@@ -399,8 +386,7 @@ func listCopy(root *os.Root) ([]File, error) {
 	return files, nil
 }
 
-// lockDirectory takes the lock that a mongod takes on its data directory. Closing the
-// file releases it.
+// lockDirectory takes the lock of a mongod on its data directory. Closing the file releases it.
 func lockDirectory(root directory, create bool) (*os.File, error) {
 	flags := os.O_RDWR
 	if create {
@@ -420,7 +406,6 @@ func lockDirectory(root directory, create bool) (*os.File, error) {
 	return nil, fmt.Errorf("seed: cannot lock %s: %w", root.Name(), err)
 }
 
-// checkFree refuses a directory in which a mongod runs.
 func checkFree(root directory) error {
 	lock, err := lockDirectory(root, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -432,27 +417,17 @@ func checkFree(root directory) error {
 	return lock.Close()
 }
 
-// tryLock takes a lock on a file that lasts until it is closed, by children that
-// have it open too.
+// tryLock locks a file until it is closed, by child processes that have it open too.
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// openAtOnce keeps the opening of a FIFO from waiting.
-const openAtOnce = unix.O_NONBLOCK
-
-// sameOwner reports whether two files belong to one user.
-func sameOwner(a, b fs.FileInfo) bool {
-	x, ok1 := a.Sys().(*syscall.Stat_t)
-	y, ok2 := b.Sys().(*syscall.Stat_t)
-	return ok1 && ok2 && x.Uid == y.Uid
+// ownerOf returns the id of a file's user, -1 if unknown.
+func ownerOf(info fs.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
 }
 
-// ownedByUs reports whether a file belongs to the user of this process.
-func ownedByUs(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
-}
-
-// freeBytes is the room on the file system of a directory.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// closing reads what the files hold at one moment.
 func (r *round) closing(ctx context.Context) (*Final, error) {
 	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
 	if err != nil {
@@ -35,9 +34,8 @@ func (r *round) closing(ctx context.Context) (*Final, error) {
 	return final, nil
 }
 
-// runFreeze makes the member stand still and reads what its files hold then. Under the
-// lock it reads only files that changed, and puts aside what pullers lack, so that the
-// lock does not wait for the network.
+// runFreeze freezes the member and reads its files. Under the lock it reads only what changed, and puts blocks
+// aside: the lock does not wait for the network.
 func (r *round) runFreeze(ctx context.Context, aside *spool) (*Final, error) {
 	log := r.agent.opts.Log
 	var busySince time.Time
@@ -70,14 +68,13 @@ func (r *round) runFreeze(ctx context.Context, aside *spool) (*Final, error) {
 }
 
 const (
-	// lockRetries is how long locks are retried that a busy member does not grant in
-	// time. Each attempt flushes first, so that the next lock waits for less.
+	// lockRetries bounds the retries for a lock that a busy member does not grant. Each attempt flushes first,
+	// which shortens the next one.
 	lockRetries = 2 * time.Minute
-	// lockPause lengthens each pause between two attempts, for operations that waited.
+	// lockPause lengthens each pause between two attempts.
 	lockPause = 500 * time.Millisecond
-	// freezeAttempts is how often a member is locked until its files stand still. A
-	// checkpoint of the server that began before the lock may end after it (seen once
-	// with 6.0.5 on a busy disk, as a change of WiredTiger.turtle).
+	// freezeAttempts is how often a member is locked until its files stand still. A checkpoint that began before
+	// the lock may end after it (seen once with 6.0.5 on a busy disk, in WiredTiger.turtle).
 	freezeAttempts = 3
 )
 
@@ -121,8 +118,8 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	return final, nil
 }
 
-// noteLock records how long the member was locked: as the guardian measured it, from
-// the server's reply to the lock to that to the unlock; else as measured here.
+// noteLock records the time between the server's replies to lock and unlock, as the guardian measured it;
+// else the time measured here.
 func (f *Final) noteLock(locked, release time.Duration, thaw Thaw) {
 	f.Lock.Release, f.LockSeconds = release.Seconds(), locked.Seconds()
 	if g, ok := thaw.(interface{ lockedSeconds() float64 }); ok && g.lockedSeconds() > 0 {
@@ -131,13 +128,11 @@ func (f *Final) noteLock(locked, release time.Duration, thaw Thaw) {
 	}
 }
 
-// errThawed ends work under a lock that has ended.
 var errThawed = errors.New("seed: the source no longer stands still")
 
-// errWritten reports a file that changed although the source stood still.
 var errWritten = errors.New("written to while the member stood still")
 
-// stoodStill fails if a file changed while the files were read.
+// stoodStill fails if a file has changed since before.
 func (r *round) stoodStill(before map[string]stamp) error {
 	now, err := r.agent.dir.list()
 	if err != nil {
@@ -162,24 +157,21 @@ func (r *round) stoodStill(before map[string]stamp) error {
 	return nil
 }
 
-// inJournal reports files to which a locked member may still append (observed). The
-// copy does not need entries after the lock's checkpoint, and recovery stops at a
-// record that was cut.
+// inJournal reports files that a locked member may append to (observed). Recovery stops at a record that was
+// cut, and the copy needs none after the lock's checkpoint.
 func inJournal(path string) bool { return strings.HasPrefix(path, "journal/WiredTigerLog.") }
 
 // poisonText replaces storage.bson until a copy is complete. It is no BSON, so every
 // mongod refuses to start on it (observed with 4.2 to 6.0: fatal assertion 28661).
 const poisonText = "millrace seed: this copy is not complete; run millrace seed again to complete it\n"
 
-// poisoned reports whether a directory holds an incomplete copy.
 func poisoned(root directory) bool {
 	b, err := root.ReadFile(storageFile)
 	return err == nil && string(b) == poisonText
 }
 
-// settler is a Freezer that can make the member take a checkpoint. Up to a minute of
-// writes are in no file yet: the lock's own checkpoint would write them, and they
-// would have to be put aside under the lock.
+// settler is a Freezer that can make the member take a checkpoint. Otherwise the lock's own checkpoint writes up
+// to a minute of changes, which would be put aside under the lock.
 type settler interface {
 	Settle(ctx context.Context) error
 }
@@ -189,9 +181,8 @@ const (
 	caughtUp      = 32 << 20 // bytes of a pass below which another one does not shorten the lock
 )
 
-// catchUp reads the files before the lock, as often as it helps, and puts aside what
-// changed since pullers read them, so that few blocks are new under the lock. Another
-// pass helps where the last one took much less time than it made up for.
+// catchUp reads the files before the lock and puts aside what changed, so that few blocks are new under the
+// lock. It repeats this while a pass takes much less time than it made up for.
 func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err error) {
 	a := r.agent
 	if a.opts.Way != WayLock {
@@ -222,7 +213,6 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err
 	return times, nil
 }
 
-// settled makes the member take a checkpoint, if the freezer can.
 func (r *round) settled(ctx context.Context) error {
 	s, ok := r.agent.opts.Freezer.(settler)
 	if !ok {
@@ -235,8 +225,7 @@ func (r *round) settled(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// catchUpOnce reads the files that changed since they were caught up with, and returns
-// their bytes.
+// catchUpOnce reads the files that changed since the last pass, and returns their size.
 func (r *round) catchUpOnce(ctx context.Context, aside *spool) (bytes int64, err error) {
 	l, err := r.listing()
 	if err != nil {
@@ -264,7 +253,7 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (bytes int64, err
 	return bytes, nil
 }
 
-// listing is the files to be compared, with the round's knowledge of each.
+// listing is the files now, with what the round knows of each.
 type listing struct {
 	*inventory
 	known map[string]*roundFile
@@ -286,13 +275,12 @@ func (r *round) listing() (*listing, error) {
 	return l, nil
 }
 
-// same reports whether a file was not written to since the round first read it.
+// same reports a file that was not written to since the round first read it.
 func (r *round) same(f File, l *listing) bool {
 	return r.agent.opts.Way != WayLock || l.stamps[f.Path].unchangedSince(l.known[f.Path].first)
 }
 
-// compare reads what the files hold while the member stands still, until lost is
-// closed. A file that was not written to since catchUp has the sums from then.
+// compare reads what the files hold while the member stands still, until lost is closed.
 func (r *round) compare(ctx context.Context, aside *spool, lost <-chan struct{}, times LockTimes) (*Final,
 	map[string]*roundFile, error) {
 	ctx, cancel := endingWith(ctx, lost, errThawed)
@@ -340,24 +328,20 @@ func (r *round) compare(ctx context.Context, aside *spool, lost <-chan struct{},
 	return final, l.known, err
 }
 
-// comparison is a file that is compared.
 type comparison struct {
 	File
 	known *roundFile
 	sums  []Sum // the result
-	// live reports that the member works: torn then records that a file was removed
-	// or became shorter, which is no error.
+	// live says that the member works: a file may be removed or become shorter, which torn records.
 	live bool
 	torn atomic.Bool
 }
 
-// compareFiles compares files with as many workers as there are processors, for the
-// page cache has most of them.
+// compareFiles uses all processors: the page cache has most of the files.
 func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(r.agent.opts.Workers, runtime.GOMAXPROCS(0)))
 	for _, c := range list {
-		// Several workers share a large file.
 		for first := 0; first < len(c.sums); first += r.blocks.compared() {
 			g.Go(func() error {
 				err := r.compareRange(ctx, c, first, aside)
@@ -372,14 +356,12 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 	return g.Wait()
 }
 
-// compared is how many blocks a worker compares at a time: 16 MB.
+// compared is how many blocks a worker compares at a time, 16 MiB: workers share a large file.
 func (b *blocks) compared() int { return int(4 * b.size.perRange()) }
 
-// errShorter reports a file that ends before its listed size.
 var errShorter = errors.New("became shorter while it was compared")
 
-// compareRange hashes up to compared() blocks of a file from first on, and puts aside
-// those that pullers lack.
+// compareRange compares up to compared() blocks from first on.
 func (r *round) compareRange(ctx context.Context, c *comparison, first int, aside *spool) error {
 	file, err := r.agent.dir.Open(c.Path)
 	if err != nil {
@@ -425,7 +407,7 @@ func (r *round) compareRange(ctx context.Context, c *comparison, first int, asid
 	return nil
 }
 
-// compareChunk hashes the blocks of data, and puts aside those that pullers lack.
+// compareChunk hashes blocks, and puts aside those that pullers lack.
 func (r *round) compareChunk(c *comparison, first int, sums []Sum, data []byte, aside *spool) error {
 	for k := range sums {
 		b := data[:min(int(r.blocks.size), len(data))]
@@ -442,31 +424,19 @@ func (r *round) compareChunk(c *comparison, first int, sums []Sum, data []byte, 
 	return nil
 }
 
-// awaitWrites waits for earlier writes to a file. A write sets the file's times before
-// it stores its bytes, and may wait for memory or a journal for seconds in between (seen
-// on ext4 and tmpfs), so a later read may be older than the stamp. A write has the
-// file's lock during all of this. SEEK_DATA takes that lock on ext4, btrfs and tmpfs, a
-// read takes it on XFS; settlesWrites reports these.
+// awaitWrites waits for earlier writes to a file. A write sets the file's times seconds before it stores its bytes
+// (seen on ext4 and tmpfs), so a later read may be older than the stamp. It holds the file's lock meanwhile.
+// SEEK_DATA takes that lock on ext4, btrfs and tmpfs, a read takes it on XFS.
 func awaitWrites(f *os.File) error {
 	nextData(f, 0, 0)
 	_, err := readAt(f, 0, make([]byte, 1))
 	return err
 }
 
-// awaitWrites waits for writes under way when the files' stamps were taken. It has to
-// come before any read.
+// awaitWrites waits for the writes under way when the stamps were taken. It comes before any read.
 func (r *round) awaitWrites(ctx context.Context) error {
 	if r.agent.opts.Way != WayLock {
 		return nil
 	}
-	return r.agent.eachFile(ctx, r.list, func(f File) error {
-		file, err := r.agent.dir.Open(f.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(awaitWrites(file), file.Close())
-	})
+	return r.agent.eachOpen(ctx, r.list, awaitWrites)
 }

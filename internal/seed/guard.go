@@ -15,10 +15,10 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
-// GuardRequest is the first line that a guardian reads on its standard input. The end of
-// the input makes it unlock.
+// GuardRequest is the first line on a guardian's standard input. At the end of the input it unlocks.
 type GuardRequest struct {
 	URI          string  `json:"uri"`
 	App          string  `json:"app"`          // names the guardian's operations on the server
@@ -26,7 +26,6 @@ type GuardRequest struct {
 	Primary      bool    `json:"primary"`      // permits to lock a primary, which blocks all writes
 }
 
-// guardReply is a line that a guardian writes.
 type guardReply struct {
 	Locked   bool    `json:"locked,omitempty"`
 	Released bool    `json:"released,omitempty"`
@@ -38,28 +37,24 @@ type guardReply struct {
 }
 
 const (
-	// lockWait bounds the wait for the lock: the server waits for operations under
-	// way, and makes others wait meanwhile. On 6.0.5 a lock that met the end of an
-	// index build was seen to wait for more than 30 s. See lockRetries.
+	// lockWait bounds the wait for the lock, during which other operations wait too. On 6.0.5 a lock at the end
+	// of an index build took more than 30 s. See lockRetries.
 	lockWait      = 5 * time.Second
 	buildWait     = 5 * time.Minute // for index builds before the lock
 	unlockOwnWait = 2 * time.Second // for a server that works to unlock
 	unlockPause   = 200 * time.Millisecond
 	refusedFor    = 3 * time.Second // after which a mongod that refuses connections counts as ended
 	stableWait    = time.Minute     // until a member can take a checkpoint
-	// codeCommandFailed is the reply to a lock whose checkpoint was refused: the
-	// server has released all of it.
+	// codeCommandFailed says that the lock's checkpoint was refused, and the lock released.
 	codeCommandFailed = 125
-	// codeNotLocked is IllegalOperation. Servers up to 6.0 give this error no code
-	// (observed), only notLockedText.
+	// codeNotLocked is IllegalOperation. Servers up to 6.0 send no code (observed), only notLockedText.
 	codeNotLocked = 20
 	notLockedText = "fsyncUnlock called when not locked"
 )
 
-// Guard is the guardian process: it locks a member, reports that, and unlocks when its
-// input ends or the limit is over. It must run in a process of its own that gets no
-// signals to the parent. The lock belongs to the server, not to a connection, so Guard
-// returns only when it knows that the server is not locked by it.
+// Guard is the guardian process: it locks a member and unlocks it when its input ends or the limit is over.
+// It must run in a process that gets no signals to the parent. The lock belongs to the server and not to a
+// connection, so Guard returns only when it knows that the lock is gone.
 func Guard(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	line, err := lines.ReadBytes('\n')
@@ -100,7 +95,7 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, send func(
 		return err
 	}
 	began := time.Now()
-	// It may have been elected meanwhile.
+	// It may have become primary meanwhile.
 	if err := m.stillLockable(ctx, q.Primary); err != nil {
 		return m.unlockAfter(err)
 	}
@@ -129,7 +124,6 @@ type member struct {
 	process []byte // of the mongod; a restarted one is not locked
 }
 
-// connectMember connects to the member that uri names, alone.
 func connectMember(ctx context.Context, uri, app string) (*member, error) {
 	// The connection is open before the lock: a login to a locked member may wait.
 	opts, err := mongo.ParseURI(uri)
@@ -142,13 +136,13 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 		return nil, errBadURI
 	}
 	m := &member{client: client, admin: client.Database("admin"), app: app}
-	hello, err := m.hello(ctx)
+	h, err := hello(ctx, client)
 	if err != nil {
 		m.close()
 		return nil, mongo.WithHint(fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err),
 			"name one member, as mongodb://host:port")
 	}
-	m.process = hello.Topology.Process.Value
+	m.process = h.Topology.Process.Value
 	return m, nil
 }
 
@@ -169,12 +163,12 @@ type helloReply struct {
 	} `bson:"topologyVersion"`
 }
 
-func (m *member) hello(ctx context.Context) (h helloReply, err error) {
-	err = m.admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+func hello(ctx context.Context, c *driver.Client) (h helloReply, err error) {
+	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
 	return h, err
 }
 
-// restarted reports that another process answered than at the first connection.
+// restarted reports another process than that of the first connection.
 func (m *member) restarted(h helloReply) bool {
 	return len(m.process) > 0 && string(h.Topology.Process.Value) != string(m.process)
 }
@@ -183,7 +177,6 @@ func (m *member) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	return m.admin.RunCommand(ctx, cmd).Raw()
 }
 
-// lockable refuses a member that must not be locked, or is locked.
 func (m *member) lockable(ctx context.Context, primary bool) error {
 	if err := m.stillLockable(ctx, primary); err != nil {
 		return err
@@ -201,7 +194,7 @@ func (m *member) lockable(ctx context.Context, primary bool) error {
 }
 
 func (m *member) stillLockable(ctx context.Context, primary bool) error {
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return fmt.Errorf("seed: cannot read the member's state: %w", err)
 	}
@@ -212,13 +205,12 @@ func (m *member) stillLockable(ctx context.Context, primary bool) error {
 	return nil
 }
 
-// awaitIndexBuilds waits until the member builds no index: a lock would wait for the
-// build, and replication for the lock.
+// awaitIndexBuilds waits until no index is built: a lock would wait for the build, and replication for the lock.
 func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildWait, mongo.WithHint(
 		fmt.Errorf("seed: the member has been building indexes for %s", buildWait), "run it when no index is being built"))
 	defer cancel()
-	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+	return pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		select {
 		case <-gone:
 			return false, errors.New("seed: the guardian's parent is gone")
@@ -233,7 +225,7 @@ func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) err
 	})
 }
 
-// operations returns the member's operations that match; listed is false if it lists none.
+// operations returns the operations that match; listed is false if the member lists none.
 func (m *member) operations(ctx context.Context, filter ...bson.E) (ops []bson.RawValue, listed bool, err error) {
 	raw, err := m.run(ctx, append(bson.D{{Key: "currentOp", Value: 1}}, filter...))
 	if err != nil {
@@ -246,14 +238,13 @@ func (m *member) operations(ctx context.Context, filter ...bson.E) (ops []bson.R
 	return ops, listed, err
 }
 
-// lockWhenStable takes the lock. It retries while a member that has just ended its
-// initial sync has no stable timestamp ("Cannot take checkpoints when the stable
-// timestamp is less than the initial data timestamp"). After an error it holds no lock.
+// lockWhenStable takes the lock; after an error it holds none. It retries while a member that has just ended its
+// initial sync refuses: "Cannot take checkpoints when the stable timestamp is less than the initial data timestamp".
 func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error {
 	var last error
 	wait, cancel := context.WithTimeout(ctx, stableWait)
 	defer cancel()
-	err := until(wait, 200*time.Millisecond, func() (bool, error) {
+	err := pace.Until(wait, 200*time.Millisecond, func() (bool, error) {
 		last = m.lock(ctx, gone)
 		if last == nil {
 			return true, nil
@@ -270,7 +261,7 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 	return err
 }
 
-// lock takes the lock. After an error other than codeCommandFailed it may be taken.
+// lock locks the member. After an error other than codeCommandFailed it may be locked.
 func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -288,8 +279,7 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 		"the user needs the role hostManager or backup")
 }
 
-// unlockAfter unlocks after a failure that may have left a lock, and returns it. If it
-// cannot unlock, its error permits no retry.
+// unlockAfter unlocks after a failure that may have left a lock. If it cannot, its error permits no retry.
 func (m *member) unlockAfter(failure error) error {
 	if err := m.unlock(); err != nil {
 		return fmt.Errorf("%w, after: %v", err, failure) //nolint:errorlint // it must not count as passing
@@ -297,12 +287,11 @@ func (m *member) unlockAfter(failure error) error {
 	return failure
 }
 
-// unlockOwn removes a lock that the server's process has granted: no lock command is
-// under way then. If it fails, unlock does the rest.
+// unlockOwn removes a lock that was granted, so that no lock command is under way.
 func (m *member) unlockOwn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockOwnWait)
 	defer cancel()
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err == nil && m.restarted(h) {
 		return errors.New("seed: the server was restarted")
 	}
@@ -312,9 +301,8 @@ func (m *member) unlockOwn() error {
 	return err
 }
 
-// unlock unlocks until the server reports that we do not lock it. It gives up only when
-// the server was restarted or has ended: a locked mongod listens, so refused
-// connections mean that it ended, and the lock with it.
+// unlock retries until the server reports that we do not lock it. It gives up only when the server was restarted
+// or has ended: a locked mongod listens, so refused connections mean that it ended.
 func (m *member) unlock() error {
 	var refused time.Time // since when
 	for {
@@ -323,7 +311,7 @@ func (m *member) unlock() error {
 			return err
 		}
 		switch {
-		case !connectionRefused(err):
+		case err == nil || !errors.Is(err, syscall.ECONNREFUSED) && !strings.Contains(err.Error(), "connection refused"):
 			refused = time.Time{}
 		case refused.IsZero():
 			refused = time.Now()
@@ -334,15 +322,11 @@ func (m *member) unlock() error {
 	}
 }
 
-func connectionRefused(err error) bool {
-	return err != nil && (errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused"))
-}
-
-// tryUnlock reports whether the lock is certainly gone, and with an error why not.
+// tryUnlock reports whether the lock is certainly gone.
 func (m *member) tryUnlock() (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return false, err
 	}
@@ -367,7 +351,7 @@ func notLocked(err error) bool {
 	return mongo.IsCode(err, codeNotLocked) || errors.As(err, &reply) && reply.Message == notLockedText
 }
 
-// pending kills a lock command of ours that is under way. After an error one may be.
+// pending kills our lock command. After an error one may be under way.
 func (m *member) pending(ctx context.Context) (bool, error) {
 	ops, listed, err := m.operations(ctx, bson.E{Key: "appName", Value: m.app},
 		bson.E{Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}})

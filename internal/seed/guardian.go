@@ -17,17 +17,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// Guardian is a Freezer that locks the member by another process, which unlocks it
-// even if this one is killed.
+// Guardian is a Freezer that locks the member by another process, which outlives this one.
 type Guardian struct {
 	Command []string // a program that runs Guard, and its arguments
 	Request GuardRequest
 }
 
-// Freeze starts a guardian and waits until it has the lock.
+// Freeze returns when the guardian has the lock.
 func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	q := g.Request
 	q.App = "millrace-seed-" + rand.Text()
@@ -61,8 +61,7 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 const (
 	settleWait  = 5 * time.Minute  // bounds a checkpoint before the lock
 	releaseWait = 30 * time.Second // bounds the end of the guardian
-	// standInWait bounds the attempts to unlock in place of the guardian, which would
-	// never give up: the caller needs an answer.
+	// standInWait bounds the attempts to unlock in place of a killed guardian, which would never give up.
 	standInWait = 2 * time.Minute
 )
 
@@ -81,7 +80,6 @@ func (g *Guardian) Settle(ctx context.Context) error {
 	return nil
 }
 
-// guardedLock is the lock of a guardian.
 type guardedLock struct {
 	cmd     *exec.Cmd
 	in      io.Closer
@@ -94,7 +92,6 @@ type guardedLock struct {
 	last guardReply // how it ended
 }
 
-// lockedSeconds is how long the lock lasted, as the guardian reports; 0 before.
 func (t *guardedLock) lockedSeconds() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +100,6 @@ func (t *guardedLock) lockedSeconds() float64 {
 
 func (t *guardedLock) Lost() <-chan struct{} { return t.lost }
 
-// listen reads the replies of the guardian until it ends.
 func (t *guardedLock) listen(out io.Reader) {
 	defer close(t.done)
 	lines := bufio.NewScanner(out)
@@ -125,8 +121,7 @@ func (t *guardedLock) listen(out io.Reader) {
 	t.once.Do(func() { close(t.lost) })
 }
 
-// Release unlocks the member and waits for that. It unlocks itself in place of a
-// guardian that was killed.
+// Release waits until the member is unlocked. It unlocks it itself if the guardian was killed.
 func (t *guardedLock) Release() error {
 	early := false
 	select {
@@ -157,13 +152,12 @@ func (t *guardedLock) Release() error {
 	return errors.Join(errors.New("seed: the guardian of the lock was killed"), t.standIn())
 }
 
-// standIn unlocks in place of a guardian that was killed. It retries while the member
-// does not answer, or has not ended the guardian's lock command.
+// standIn unlocks in place of a guardian that was killed.
 func (t *guardedLock) standIn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), standInWait)
 	defer cancel()
 	var last error
-	err := until(ctx, unlockPause, func() (done bool, err error) {
+	err := pace.Until(ctx, unlockPause, func() (done bool, err error) {
 		if done, last = t.tryStandIn(ctx); !done {
 			return false, nil
 		}
@@ -176,7 +170,6 @@ func (t *guardedLock) standIn() error {
 	return nil
 }
 
-// tryStandIn reports whether the lock is certainly gone, or cannot be removed.
 func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	m, err := connectMember(ctx, t.request.URI, t.request.App)
 	if err != nil {
@@ -187,6 +180,5 @@ func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	return m.tryUnlock()
 }
 
-// apart starts a process in a session of its own, which gets no signals to this
-// process' group or terminal.
+// apart starts a process that gets no signals to this process' group or terminal.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

@@ -26,32 +26,28 @@ import (
 
 const (
 	maxRequest = 16 << 10 // bytes
-	// turnLimit is how long a request waits for the frozen state, or keeps a puller's
-	// connection; the puller asks again.
+	// turnLimit bounds a request that waits for the frozen state or keeps a connection; the puller asks again.
 	turnLimit    = 20 * time.Second
 	readDeadline = 10 * time.Minute // bounds one reply of blocks
 )
 
-// turnRequest names a puller of a round.
 type turnRequest struct {
 	Round  string `json:"round"`
 	Puller string `json:"puller"`
 }
 
-// readRequest is ReadRequest over the network.
+// readRequest is a ReadRequest with a choice of compression.
 type readRequest struct {
 	ReadRequest
 	Zstd bool `json:"zstd"`
 }
 
-// errorReply is the body of an error.
 type errorReply struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
 }
 
-// NewHandler serves an agent over HTTP to clients with the token: only files that its
-// manifests name. local says that it listens on loopback.
+// NewHandler serves an agent over HTTP to clients with the token. local says that it listens on loopback.
 func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	if token == "" {
 		return nil, errors.New("seed: an agent needs a token")
@@ -73,7 +69,7 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 		}
 		return r.freeze(ctx, q.Puller, turnLimit)
 	}))
-	// The request stays open: its end shows that a puller was killed or cut off.
+	// The end of this request shows that the puller was killed or cut off.
 	mux.HandleFunc("POST /v1/stay", turn(func(ctx context.Context, q turnRequest) (any, error) {
 		r, err := a.round(q.Round)
 		if err == nil {
@@ -87,9 +83,8 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	return guardHandler(mux, token, local), nil
 }
 
-// guardHandler refuses requests without the token. No web page can make a browser send
-// JSON to another origin unasked. A foreign host on loopback is a web page whose name
-// was made to point here.
+// guardHandler refuses requests without the token. A foreign host on loopback is a web page whose name points
+// here; no page can make a browser send JSON to another origin.
 func guardHandler(next http.Handler, token string, local bool) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -116,7 +111,6 @@ func reply(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the puller asks again
 }
 
-// answer sends a result, or why there is none.
 func answer(w http.ResponseWriter, v any, err error) {
 	switch {
 	case err == nil:
@@ -130,7 +124,6 @@ func answer(w http.ResponseWriter, v any, err error) {
 	}
 }
 
-// turn handles a request of a puller of a round.
 func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if q := (turnRequest{}); decode(w, r, &q) {
@@ -140,7 +133,7 @@ func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
 	}
 }
 
-// decode reads a request; it answers a bad one itself.
+// decode replies to a request that it cannot read.
 func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
 		reply(w, http.StatusBadRequest, errorReply{Error: "cannot read the request"})
@@ -149,7 +142,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// serveRead replies with blocks, compressed by enc on request.
+// serveRead replies with blocks.
 func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Encoder) {
 	var q readRequest
 	if !decode(w, r, &q) {
@@ -175,10 +168,8 @@ func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Enco
 	_ = fw.w.Flush() // the puller asks again
 }
 
-// errNotYet reports that the frozen state was not there in time.
 var errNotYet = errors.New("seed: not yet")
 
-// remoteError is an error from the agent.
 type remoteError struct {
 	text, hint string
 	status     int
@@ -186,12 +177,11 @@ type remoteError struct {
 
 func (e *remoteError) Error() string { return fmt.Sprintf("agent: %s", e.text) }
 
-// Is recognises a round that the agent does not know.
 func (e *remoteError) Is(target error) bool {
 	return target == errNoRound && e.status == http.StatusGone
 }
 
-// ReadToken reads an agent's secret from a file.
+// ReadToken reads an agent's secret from a file that only its owner can read.
 func ReadToken(name string) (string, error) {
 	info, err := os.Stat(name)
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
@@ -210,8 +200,7 @@ func ReadToken(name string) (string, error) {
 	return token, nil
 }
 
-// TokenFile returns the file in a user's directory with the token that an agent made;
-// address is the agent's host:port on loopback.
+// TokenFile returns the file below dir with the token of an agent that listens on address, host:port on loopback.
 func TokenFile(dir, address string) string {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -220,8 +209,8 @@ func TokenFile(dir, address string) string {
 	return filepath.Join(dir, "seed-"+filepath.Base(port)+".token")
 }
 
-// WriteToken makes a token and writes it to a file that only its owner can read; remove
-// removes the file, unless another agent has replaced it.
+// WriteToken makes a token and writes it to a file for its owner alone. remove removes the file, unless another
+// agent has replaced it.
 func WriteToken(name string) (token string, remove func() error, err error) {
 	token = rand.Text()
 	if err = os.MkdirAll(filepath.Dir(name), 0o700); err == nil {

@@ -30,8 +30,7 @@ const (
 // Sum is a block's checksum; 0 is an unknown one.
 type Sum uint64
 
-// sumOf is never 0. It has to be fast: it hashes all blocks of changed files under the
-// lock.
+// sumOf is never 0. It hashes all blocks of changed files under the lock, so it has to be fast.
 func sumOf(b []byte) Sum {
 	if s := xxh3.Hash(b); s != 0 {
 		return Sum(s)
@@ -61,7 +60,7 @@ type Origin struct {
 	WindowSecs  float64      `json:"oplogWindowSeconds"` // of the set's oplog; 0 is unknown
 }
 
-// File is one file of the source; Path is relative, with slashes.
+// File is one file of the source. Path is relative, with slashes.
 type File struct {
 	Path string `json:"path"`
 	Size int64  `json:"size"`
@@ -97,16 +96,13 @@ type Final struct {
 
 // LockTimes are the steps before and under a lock, in seconds.
 type LockTimes struct {
-	// CatchUp is the time of the passes before the lock, which put CaughtBytes aside.
-	// Settle is their checkpoints' part of it.
+	// CatchUp is the time of the passes before the lock, Settle that of their checkpoints.
 	CatchUp     float64 `json:"catchUpSeconds"`
 	Settle      float64 `json:"settleSeconds"`
 	CaughtBytes int64   `json:"caughtBytes"`
-	// Take is from the start of the guardian to its report of the lock; most of it is
-	// the server's checkpoint, during which the member works.
+	// Take is from the start of the guardian to its report; most of it is the server's checkpoint.
 	Take float64 `json:"takeSeconds"`
-	// The time of the lock: to list the files, to read and compare ComparedBytes, to
-	// check that no file changed, to unlock.
+	// Under the lock: list files, read and compare ComparedBytes, check that no file changed, unlock.
 	List          float64 `json:"listSeconds"`
 	Compare       float64 `json:"compareSeconds"`
 	ComparedBytes int64   `json:"comparedBytes"`
@@ -114,8 +110,7 @@ type LockTimes struct {
 	Release       float64 `json:"releaseSeconds"`
 }
 
-// ReadRequest asks for len(Have) blocks of a file from block First on. Have has the
-// checksums of the puller's blocks, 0 for those that it lacks.
+// ReadRequest asks for len(Have) blocks from block First on. Have are the puller's checksums, 0 for a missing block.
 type ReadRequest struct {
 	Round  string `json:"round"`
 	Puller string `json:"puller"`
@@ -145,10 +140,9 @@ type Source interface {
 	Leave(ctx context.Context, round, puller string) error
 }
 
-// blockSize is the unit, in bytes, that is compared and copied again. A checkpoint
-// rewrites single pages of 16 or 32 KB: after 27 MB of changes, blocks of 16 KB copy
-// 45 MB again, 64 KB 104, 256 KB 309 (6.0.5, 600 updates in 600 files). Each block
-// costs the agent 24 bytes of memory.
+// blockSize is the unit, in bytes, that is compared and copied again. A checkpoint rewrites pages of 16 or 32 KB.
+// After 27 MB of changes, blocks of 16 KB copy 45 MB again, 64 KB 104, 256 KB 309 (6.0.5, 600 updates in 600
+// files). Each block costs the agent 24 bytes of memory.
 type blockSize int64
 
 const (
@@ -157,7 +151,6 @@ const (
 	manyBlocks              = 4 << 20 // above which larger ones are used: 64 GB of the smallest
 )
 
-// blockSizeOf returns the block size for a copy of so many bytes.
 func blockSizeOf(bytes int64) blockSize {
 	b := smallestBlock
 	for b < largestBlock && b.blocks(bytes) > manyBlocks {
@@ -166,14 +159,11 @@ func blockSizeOf(bytes int64) blockSize {
 	return b
 }
 
-// blocks is the number of blocks of a file.
 func (b blockSize) blocks(size int64) int64 { return (size + int64(b) - 1) / int64(b) }
 
-// perRange is how many blocks one request reads.
 func (b blockSize) perRange() int64 { return rangeBytes / int64(b) }
 
-// checkPath accepts the names of files that make up a WiredTiger data
-// directory, and nothing else. Names come from another machine.
+// checkPath accepts only names of files that make up a data directory. They come from another machine.
 func checkPath(p string) error {
 	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
 	if p == "." || len(p) > 1024 || !fs.ValidPath(p) || strings.ContainsAny(p, "\\\x00") || widest.kindOf(p) != needed {
@@ -182,7 +172,7 @@ func checkPath(p string) error {
 	return nil
 }
 
-// checkFile checks a file that the other side names, and adds it to those seen.
+// checkFile checks a file that the other side names.
 func checkFile(f File, seen map[string]bool) error {
 	if err := checkPath(f.Path); err != nil {
 		return err
@@ -197,7 +187,6 @@ func checkFile(f File, seen map[string]bool) error {
 	return nil
 }
 
-// check checks what the other side sent.
 func (m *Manifest) check() error {
 	if m.Round == "" || m.Puller == "" || len(m.Files) == 0 || len(m.Files) > maxFiles {
 		return fmt.Errorf("seed: the manifest of round %q is invalid: it has %d files", m.Round, len(m.Files))
@@ -214,7 +203,6 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// check checks what the other side sent.
 func (f *Final) check(b blockSize) error {
 	if len(f.Files) == 0 || len(f.Files) > maxFiles {
 		return fmt.Errorf("seed: the final state is invalid: it has %d files", len(f.Files))

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -78,5 +79,5 @@ func stopPid(t *testing.T, pid int) {
 	_ = p.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_ = until(ctx, 20*time.Millisecond, func() (bool, error) { return p.Signal(syscall.Signal(0)) != nil, nil })
+	_ = pace.Until(ctx, 20*time.Millisecond, func() (bool, error) { return p.Signal(syscall.Signal(0)) != nil, nil })
 }

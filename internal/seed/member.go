@@ -16,11 +16,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// startMember starts the new member, adds it to the set if asked, and waits
-// until it has caught up. The mongod runs on after this process.
+// startMember starts the new member, adds it to the set if asked, and waits until it has caught up.
+// The mongod runs on after this process.
 func startMember(ctx context.Context, o Options, res *Result) error {
 	m := o.Member
 	o.Pull.Stats.enter(PhaseMember, 0)
@@ -46,7 +47,8 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 		select {
 		case err := <-ended:
 			if err != nil || !slices.Contains(m.Command, "--fork") {
-				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err),
+				err = cmp.Or(err, errors.New("without an error"))
+				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", err,
 					tailOf(m.LogPath)), "the copy is complete: start the member by hand"))
 			}
 		case <-run.Done():
@@ -59,14 +61,6 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 	return err
 }
 
-func errOr(err error) error {
-	if err == nil {
-		return errors.New("without an error")
-	}
-	return err
-}
-
-// follow waits for the started mongod and makes it a member, or a new set.
 func follow(ctx context.Context, o Options, res *Result, began time.Time) error {
 	address := cmp.Or(o.Member.Join, o.Member.Replace)
 	if o.Member.NewSet != "" {
@@ -97,17 +91,16 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	return err
 }
 
-// soon is the time between two checks of what takes a second or two.
+// soon is the interval for what takes a second or two.
 const soon = 20 * time.Millisecond
 
 // errBadURI hides the parser's error, which may quote secrets.
 var errBadURI = errors.New("seed: the connection string cannot be used")
 
-// awaitServer connects to the new mongod as soon as it answers.
 func awaitServer(ctx context.Context, o MemberOptions, address string, took *MemberTimes) (*driver.Client, error) {
 	began := time.Now()
 	// After a refused connection a driver retries only every 500 ms.
-	err := until(ctx, soon, func() (bool, error) {
+	err := pace.Until(ctx, soon, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return false, nil //nolint:nilerr // it does not listen yet
@@ -130,9 +123,9 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 	if err != nil {
 		return nil, errBadURI
 	}
-	err = until(ctx, soon, func() (bool, error) {
-		// Without login: users may not be there yet.
-		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
+	err = pace.Until(ctx, soon, func() (bool, error) {
+		_, err := hello(ctx, c) // without login: users may not be there yet
+		return err == nil, nil
 	})
 	took.Answer = lap(&began)
 	if err != nil {
@@ -150,23 +143,6 @@ func lap(since *time.Time) float64 {
 	return took
 }
 
-// until calls check until it returns true or an error, or ctx ends.
-func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if ok, err := check(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// initiate makes the started mongod a set of its own.
 func initiate(ctx context.Context, c *driver.Client, name, address string) error {
 	cfg := bson.D{{Key: "_id", Value: name},
 		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
@@ -175,18 +151,13 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 		return mongo.WithHint(fmt.Errorf("seed: cannot initiate the set %s: %w", name, err),
 			"the copy is ready: initiate it by hand")
 	}
-	return until(ctx, 100*time.Millisecond, func() (bool, error) {
-		raw, err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
-		if err != nil {
-			return false, nil //nolint:nilerr // connections end when a set begins
-		}
-		primary, _ := raw.Lookup("ismaster").BooleanOK()
-		return primary, nil
+	return pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		h, err := hello(ctx, c) // connections end when a set begins
+		return err == nil && h.Primary, nil
 	})
 }
 
-// join adds the new member to the set, without vote and priority until it is a secondary
-// that has caught up.
+// join adds the new member, without vote and priority until it has caught up.
 func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	began := time.Now()
 	set, err := connectSet(ctx, o.SetURI)
@@ -228,7 +199,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 	})
 }
 
-// connectSet connects to the set, of which uri may name one member.
+// connectSet connects to the set that uri names a member of.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
@@ -239,8 +210,7 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	if err != nil {
 		return nil, errBadURI
 	}
-	var h helloReply
-	err = one.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+	h, err := hello(ctx, one)
 	_ = one.Disconnect(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err)
@@ -262,7 +232,6 @@ type replConfig struct {
 	Rest     bson.M       `bson:",inline"`
 }
 
-// replMember is a member in a set's configuration.
 type replMember struct {
 	ID       int32   `bson:"_id"`
 	Host     string  `bson:"host"`
@@ -271,7 +240,6 @@ type replMember struct {
 	Rest     bson.M  `bson:",inline"`
 }
 
-// find returns the member of that address, nil for none.
 func (c *replConfig) find(host string) *replMember {
 	i := slices.IndexFunc(c.Members, func(m replMember) bool { return m.Host == host })
 	if i < 0 {
@@ -280,7 +248,6 @@ func (c *replConfig) find(host string) *replMember {
 	return &c.Members[i]
 }
 
-// addMember adds a member without vote and priority, unless the set has it.
 func addMember(ctx context.Context, set *driver.Client, host string, hidden bool) error {
 	return reconfigure(ctx, set, func(cfg *replConfig) error {
 		if cfg.find(host) != nil {
@@ -298,23 +265,21 @@ func addMember(ctx context.Context, set *driver.Client, host string, hidden bool
 	})
 }
 
-// errUnchanged ends a reconfiguration that is not needed.
 var errUnchanged = errors.New("nothing to change")
 
-// Replies while the set takes over another configuration.
+// Replies to a change of a configuration that is being replaced.
 const (
 	codeConfigInProgress   = 109 // ConfigurationInProgress
 	codeNewConfigOutdated  = 103 // NewReplicaSetConfigurationIncompatible: a version that is not newer
 	codeConfigNotCommitted = 308 // CurrentConfigNotCommittedYet
 )
 
-// reconfigure changes the set's configuration. It retries while another change is under
-// way, and after errors that pass; change may then see its own result.
+// reconfigure changes the set's configuration. change may be called again, and then see its own result.
 func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var last error
-	err := until(ctx, 200*time.Millisecond, func() (bool, error) {
+	err := pace.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		cfg, err := readReplConfig(ctx, set)
 		if err == nil {
 			err = change(cfg)
@@ -349,75 +314,35 @@ func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error
 	return &reply.Config, err
 }
 
-// awaitSecondary waits until the member is a secondary that has applied what the primary
-// had when it became one.
+// awaitSecondary waits until the member is a secondary that has applied what the primary had when it became one.
 func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, took *MemberTimes) error {
 	var goal mongo.OpTime
 	var seen string
 	began := time.Now()
 	defer func() { took.Apply = lap(&began) }()
-	err := until(ctx, soon, func() (bool, error) {
-		st, err := readStatus(ctx, c)
-		m := st.self()
+	err := pace.Until(ctx, soon, func() (bool, error) {
+		st, err := mongo.ReadSetStatus(ctx, c)
+		m := st.Self()
 		if err != nil || m.State == "" {
 			return false, nil //nolint:nilerr // it learns of the set by its first heartbeat
 		}
-		if seen = m.State; seen != "SECONDARY" {
+		if seen = m.State; seen != mongo.StateSecondary {
 			return false, nil
 		}
 		if took.Secondary == 0 {
 			took.Secondary = lap(&began)
 		}
-		if took.Choose == 0 && st.SyncSource != "" {
+		if took.Choose == 0 && st.Source() != "" {
 			took.Choose = lap(&began)
 		}
 		if goal.IsZero() {
-			goal = primaryPosition(ctx, set)
+			st, _ := mongo.ReadSetStatus(ctx, set) // zero until it is known
+			goal = st.Primary().Applied
 		}
-		return !goal.IsZero() && !m.Op.Before(goal), nil
+		return !goal.IsZero() && !m.Applied.Before(goal), nil
 	})
 	if err != nil {
 		return fmt.Errorf("%s has not caught up (last state %q): %w", host, seen, err)
 	}
 	return nil
 }
-
-// primaryPosition returns the primary's position, zero if it is not known.
-func primaryPosition(ctx context.Context, set *driver.Client) mongo.OpTime {
-	st, _ := readStatus(ctx, set)
-	return st.find(func(m memberStatus) bool { return m.State == "PRIMARY" }).Op
-}
-
-// readStatus asks a member for the status of its set.
-func readStatus(ctx context.Context, c *driver.Client) (st setStatus, err error) {
-	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st)
-	return st, err
-}
-
-// setStatus is the part of the reply to replSetGetStatus that is used.
-type setStatus struct {
-	SyncSource string `bson:"syncSourceHost"`
-	Optimes    struct {
-		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
-	} `bson:"optimes"`
-	Members []memberStatus `bson:"members"`
-}
-
-type memberStatus struct {
-	Self   bool         `bson:"self"`
-	Name   string       `bson:"name"`
-	State  string       `bson:"stateStr"`
-	Health float64      `bson:"health"` // 0 is unreachable
-	Op     mongo.OpTime `bson:"optime"`
-	Date   time.Time    `bson:"optimeDate"`
-}
-
-// find returns the first member that matches, a zero one for none.
-func (s *setStatus) find(match func(memberStatus) bool) (m memberStatus) {
-	if i := slices.IndexFunc(s.Members, match); i >= 0 {
-		m = s.Members[i]
-	}
-	return m
-}
-
-func (s *setStatus) self() memberStatus { return s.find(func(m memberStatus) bool { return m.Self }) }

@@ -21,15 +21,14 @@ import (
 
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// makeIndependent removes from a copy the set that it comes from. Entries after the last
-// checkpoint are only in the copy's oplog, so it applies the oplog first and then drops
-// `local`. It returns the position up to which the copy has everything, and how many
-// expiries it deferred.
+// makeIndependent removes a copy's old set. Writes after the last checkpoint are only in the copy's oplog, so it
+// applies the oplog first and then drops `local`. at is the last position that the copy has.
 func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, deferred int, err error) {
-	// The files do not show which steps are done, this one does.
+	// Its presence shows that a step is left to do.
 	state := filepath.Join(o.Pull.DBPath, newSetMark)
 	if err := os.WriteFile(state, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
@@ -64,8 +63,7 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 
 const newSetMark = "millrace-new-set"
 
-// checkIndependent rejects a copy of a shard or of a config server. The plan cannot see
-// that of a stopped member.
+// checkIndependent rejects a copy of a shard or a config server, which the plan cannot see of a stopped member.
 func checkIndependent(ctx context.Context, c *driver.Client) error {
 	for _, one := range []struct {
 		db, coll string
@@ -94,10 +92,8 @@ func partOfCluster(role string) error {
 		"copy the cluster from its routers (mongos) with millrace sync")
 }
 
-// withPrivateMongod runs fn on a standalone mongod that listens only on a socket in a
-// private directory, so that no other client writes to the copy. It shuts the mongod
-// down cleanly, for its last checkpoint counts. The mongod's guardian does that even if
-// this process is killed.
+// withPrivateMongod runs fn on a standalone mongod that listens only on a socket in a private directory. The
+// mongod is shut down cleanly, for its last checkpoint counts; its guardian does that if this process is killed.
 func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string,
 	fn func(context.Context, *driver.Client) error) (err error) {
 	private, err := newScratch()
@@ -150,7 +146,6 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	return err
 }
 
-// callPrivate waits until a mongod answers on the socket and runs fn.
 func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	fn func(context.Context, *driver.Client) error) error {
 	ctx, cancel := endingWith(ctx, ended, errors.New("mongod ended"))
@@ -162,7 +157,7 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	}
 	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
 	// Recovery may replay hours of oplog: the socket is there before the mongod listens.
-	err = until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
+	err = pace.Until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
 	if err != nil {
 		return err
 	}
@@ -172,15 +167,12 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	return nil
 }
 
-// selectionWait bounds the server selection; the mongod's machine may be busy.
 const selectionWait = 30 * time.Second
 
-// mongod returns the program that makes the copy independent.
 func (o MemberOptions) mongod() string {
 	return cmp.Or(o.Mongod, slices.Concat(o.Command, []string{"mongod"})[0])
 }
 
-// tailOf returns the end of a log.
 func tailOf(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -223,8 +215,8 @@ const (
 	ownerFile     = "owner"          // in a directory, locked while its owner lives
 )
 
-// scratch is a private directory among temporary files. A killed process leaves it, and
-// a later one removes it, for its ownerFile is not locked.
+// scratch is a private directory among temporary files. The next process removes that of a killed one, by its
+// unlocked ownerFile.
 type scratch struct {
 	dir   string
 	owner *os.File // its lock also lasts for as long as a child has it open
@@ -238,7 +230,7 @@ func newScratch() (*scratch, error) {
 		return nil, fmt.Errorf("seed: cannot make a private directory: %w", err)
 	}
 	s := &scratch{dir: dir}
-	// It is renamed when it is locked: a sweep ignores directories without ownerFile.
+	// It is renamed when it is locked: sweepScratch ignores directories without ownerFile.
 	unlocked := filepath.Join(dir, ownerFile+".new")
 	if s.owner, err = os.OpenFile(unlocked, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600); err == nil {
 		if err = tryLock(s.owner); err == nil {
@@ -259,8 +251,7 @@ func (s *scratch) remove() error {
 	return err
 }
 
-// sweepScratch removes directories of ours whose owner is dead. It ignores errors: such
-// a directory is another user's, or harmless.
+// sweepScratch removes directories of killed processes. It ignores errors: others are another user's, or harmless.
 func sweepScratch(parent string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -274,7 +265,7 @@ func sweepScratch(parent string) {
 }
 
 func sweepOne(dir string) {
-	if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !ownedByUs(info) {
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() || ownerOf(info) != os.Geteuid() {
 		return
 	}
 	root, err := os.OpenRoot(dir)
@@ -295,10 +286,6 @@ func sweepOne(dir string) {
 // monitorOff keeps a mongod from expiring documents.
 const monitorOff = "ttlMonitorEnabled=false"
 
-// deferredCollection of mongo.StateDB is where jobs record what they deferred.
-const deferredCollection = "held"
-
-// followJob returns the name of the job that will follow the old set.
 func followJob(set string) string {
 	name := []byte("clone-" + set)
 	for i, c := range name {
@@ -309,17 +296,15 @@ func followJob(set string) string {
 	return string(name[:min(len(name), 64)])
 }
 
-// expiries defers the expiries of a server's collections.
 type expiries struct {
 	c   *driver.Client
 	job string
 	n   int // deferred so far
 }
 
-// deferExpiries defers every expiry of a server's collections for a job, and returns how
-// many there were. It records each before it changes it. A clone that follows its old set
-// must not expire documents itself: updates that refresh them would find nothing. The job
-// restores the expiries when it is finalized.
+// deferExpiries defers every expiry for a job, and returns how many there were. A clone that follows its old set
+// must not expire documents: updates that refresh them would find nothing. The job restores the expiries when it
+// is finalized.
 func deferExpiries(ctx context.Context, c *driver.Client, job string) (int, error) {
 	h := &expiries{c: c, job: job}
 	dbs, err := c.ListDatabaseNames(ctx, bson.D{})
@@ -354,7 +339,6 @@ func (h *expiries) database(ctx context.Context, db *driver.Database) error {
 	return nil
 }
 
-// expiringCollection is a collection as the server lists it.
 type expiringCollection struct {
 	Name    string   `bson:"name"`
 	Type    string   `bson:"type"`
@@ -367,12 +351,8 @@ func (c expiringCollection) is(option string) bool {
 }
 
 func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiringCollection) error {
-	ns := db.Name() + "." + c.Name
 	if v, err := c.Options.LookupErr(expiry.Option); err == nil { // of a clustered collection or a series
-		if err := h.note(ctx, ns, "", v, nil); err != nil {
-			return err
-		}
-		if err := h.collMod(ctx, db, c, bson.E{Key: expiry.Option, Value: "off"}); err != nil {
+		if err := h.deferOne(ctx, db, c, v, nil); err != nil {
 			return err
 		}
 	}
@@ -380,73 +360,53 @@ func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiri
 		return nil // nothing expires there, and collMod is refused
 	}
 	indexes, err := mongo.ReadAll[bson.Raw](ctx, "list the indexes")(db.Collection(c.Name).Indexes().List(ctx))
-	if err != nil {
-		return err
-	}
-	for _, ix := range indexes {
-		if err := h.index(ctx, db, c, ix); err != nil {
+	for _, spec := range indexes {
+		v, missing := spec.LookupErr(expiry.Option)
+		keys, err := spec.Lookup("key").Document().Elements()
+		if missing == nil && err == nil && len(keys) == 1 { // old servers ignore an expiry with more keys
+			err = h.deferOne(ctx, db, c, v, spec)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
-func (h *expiries) index(ctx context.Context, db *driver.Database, c expiringCollection, spec bson.Raw) error {
-	v, err := spec.LookupErr(expiry.Option)
+// deferOne records and defers the expiry of a collection, or in whole seconds that of the index with a spec.
+func (h *expiries) deferOne(ctx context.Context, db *driver.Database, c expiringCollection, v bson.RawValue,
+	spec bson.Raw) error {
+	var expire any = v
+	index, mod := "", bson.E{Key: expiry.Option, Value: "off"}
+	if spec != nil {
+		index, _ = spec.Lookup("name").StringValueOK()
+		seconds, ok := expiry.Seconds(v)
+		if !ok {
+			return errors.New("the expiry of index " + index + " is no number")
+		}
+		expire, mod = seconds, bson.E{Key: "index",
+			Value: bson.D{{Key: "name", Value: index}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}}
+	}
+	id := bson.D{{Key: "job", Value: h.job}, {Key: "ns", Value: db.Name() + "." + c.Name}, {Key: "index", Value: index}}
+	doc := bson.D{{Key: "_id", Value: id}, {Key: "unbuilt", Value: false}, {Key: "expire", Value: expire}}
+	if spec != nil {
+		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
+	}
+	_, err := h.c.Database(mongo.StateDB).Collection("held"). // as internal/schema records it
+									ReplaceOne(ctx, doc[:1], doc, options.Replace().SetUpsert(true))
 	if err != nil {
-		return nil //nolint:nilerr // it expires nothing
+		return fmt.Errorf("cannot record the deferred expiry: %w", err)
 	}
-	name, _ := spec.Lookup("name").StringValueOK()
-	keys, err := spec.Lookup("key").Document().Elements()
-	if err != nil || len(keys) != 1 {
-		return err // old servers accept an expiry with more keys, and ignore it
-	}
-	if err := h.note(ctx, db.Name()+"."+c.Name, name, v, spec); err != nil {
-		return err
-	}
-	seconds, _ := expiry.Seconds(v)
-	return h.collMod(ctx, db, c, bson.E{Key: "index",
-		Value: bson.D{{Key: "name", Value: name}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}})
-}
-
-func (h *expiries) collMod(ctx context.Context, db *driver.Database, c expiringCollection, what bson.E) error {
-	cmd := bson.D{{Key: "collMod", Value: c.Name}, what}
+	h.n++
+	cmd := bson.D{{Key: "collMod", Value: c.Name}, mod}
 	if c.is("recordPreImages") { // some servers switch it off where it is not repeated
 		cmd = append(cmd, bson.E{Key: "recordPreImages", Value: true})
 	}
 	return db.RunCommand(ctx, cmd).Err()
 }
 
-// note records what is deferred, in the format of internal/schema: the expiry of an
-// index is in whole seconds there.
-func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawValue, spec bson.Raw) error {
-	var value any = expire
-	if index != "" {
-		n, ok := expiry.Seconds(expire)
-		if !ok {
-			return errors.New("the expiry of index " + index + " is no number")
-		}
-		value = n
-	}
-	id := bson.D{{Key: "job", Value: h.job}, {Key: "ns", Value: ns}, {Key: "index", Value: index}}
-	doc := bson.D{{Key: "_id", Value: id}, {Key: "unbuilt", Value: false}, {Key: "expire", Value: value}}
-	if spec != nil {
-		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
-	}
-	_, err := h.c.Database(mongo.StateDB).Collection(deferredCollection).
-		ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, doc, options.Replace().SetUpsert(true))
-	if err != nil {
-		return fmt.Errorf("cannot record the deferred expiry: %w", err)
-	}
-	h.n++
-	return nil
-}
-
-// defersExpiry reports whether the copy becomes a set that follows its old one.
 func (o MemberOptions) defersExpiry() bool { return o.NewSet != "" && !o.KeepExpiry }
 
-// startCommand returns the command of the new member, with monitorOff if it follows its
-// old set.
 func (o MemberOptions) startCommand() []string {
 	set := slices.ContainsFunc(o.Command, func(s string) bool { return strings.Contains(s, "ttlMonitorEnabled") })
 	if !o.defersExpiry() || set || program(o.Command) == nil {
@@ -455,8 +415,7 @@ func (o MemberOptions) startCommand() []string {
 	return slices.Concat(o.Command, []string{"--setParameter", monitorOff})
 }
 
-// stopExpiring keeps a started mongod from expiring documents, whatever its command. A
-// mongod begins that a minute after its start at the earliest.
+// stopExpiring switches off the TTL monitor of a started mongod, which begins a minute after the start at the earliest.
 func (o Options) stopExpiring(ctx context.Context, c *driver.Client) {
 	if !o.Member.defersExpiry() {
 		return

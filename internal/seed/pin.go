@@ -10,7 +10,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// pinFiles pins the files for a round and lists them.
 func (r *round) pinFiles(ctx context.Context) error {
 	pin, err := r.agent.opts.Cursor.open(ctx)
 	if err != nil {
@@ -28,8 +27,7 @@ func (r *round) pinFiles(ctx context.Context) error {
 	return nil
 }
 
-// pinned checks a list of files and adds what the server leaves out: storage.bson, and
-// perhaps sizes.
+// pinned checks a list of files and adds what the server leaves out: storage.bson, and perhaps sizes.
 func (a *Agent) pinned(list []File) ([]File, error) {
 	if _, err := a.dir.list(); err != nil { // it reports links that cannot be followed
 		return nil, err
@@ -61,8 +59,7 @@ func (a *Agent) pinned(list []File) ([]File, error) {
 	return out, nil
 }
 
-// watchPin ends the round when its files are no longer pinned or no puller is left, and
-// releases the pin when the round has ended.
+// watchPin ends a round whose files are not pinned any more or that has no puller left.
 func (r *round) watchPin() {
 	tick := time.NewTicker(max(r.agent.opts.Idle/4, time.Millisecond))
 	defer tick.Stop()
@@ -86,9 +83,7 @@ func (r *round) watchPin() {
 	}
 }
 
-// runExtend closes a round of pinned files: it puts aside the journal that was written
-// since, and checks that the files were pinned until then. They stay pinned when ctx
-// ends.
+// runExtend puts aside the journal that was written since, and checks that the files were pinned until now.
 func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	added, err := r.extend(ctx, aside)
 	if err != nil && ctx.Err() != nil {
@@ -115,13 +110,11 @@ func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	return final, nil
 }
 
-// mostStuck is how many extensions may leave the copy as far behind as before.
-const mostStuck = 3
-
 // extend adds the journal until the copy is at most MaxBehind behind.
 func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile, error) {
 	a := r.agent
 	added := map[string]*roundFile{}
+	const mostStuck = 3
 	last, stuck := time.Duration(-1), 0
 	for {
 		list, at, err := r.pin.extend(ctx)
@@ -150,8 +143,7 @@ func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile
 	}
 }
 
-// putJournalAside reads files that an extension named. A later one may name them again,
-// when they are longer.
+// putJournalAside reads files that an extension named. A later extension may name them again.
 func (r *round) putJournalAside(ctx context.Context, list []File, added map[string]*roundFile, aside *spool) error {
 	var read []*comparison
 	for _, f := range list {
@@ -173,7 +165,6 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 		if err != nil {
 			return err
 		}
-		// The server's size is that of its reply, or none.
 		known.size = max(f.Size, info.Size())
 		known.final = make([]Sum, r.blocks.size.blocks(known.size))
 		read = append(read, &comparison{File: File{Path: f.Path, Size: known.size}, known: known, sums: known.final})

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -85,7 +84,6 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 	return p, nil
 }
 
-// inspectFiles reads the data directory's own description.
 func (p *Plan) inspectFiles(d *dataDir) error {
 	raw, err := d.ReadFile(storageFile)
 	if err != nil {
@@ -113,7 +111,6 @@ func (p *Plan) inspectFiles(d *dataDir) error {
 	return nil
 }
 
-// inspectOthers checks what is not copied.
 func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 	there := func(name string) bool { _, err := os.Lstat(d.at(name)); return err == nil }
 	if there(keyStore) || there(keyDB) {
@@ -156,9 +153,8 @@ func (p *Plan) inspectStopped(d *dataDir) {
 	}
 }
 
-// inspectServer asks the running member.
 func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) error {
-	h, err := m.hello(ctx)
+	h, err := hello(ctx, m.client)
 	if err != nil {
 		return err
 	}
@@ -200,7 +196,6 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	return nil
 }
 
-// samePlace checks that this mongod uses the directory.
 func (p *Plan) samePlace(status bson.Raw, dir string) {
 	pid, ok := status.Lookup("pid").AsInt64OK()
 	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
@@ -245,7 +240,6 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	p.inspectEngine(config)
 }
 
-// inspectEngine checks settings that mongod passes on to the engine.
 func (p *Plan) inspectEngine(config string) {
 	config = strings.Join(strings.Fields(config), "")
 	if regexp.MustCompile(`(^|,)log=\([^)]*\bpath=`).MatchString(config) {
@@ -258,13 +252,12 @@ func (p *Plan) inspectEngine(config string) {
 	}
 }
 
-// inspectReplication checks lag, delay and the oplog's window.
 func (p *Plan) inspectReplication(ctx context.Context, m *member) {
-	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}); err == nil {
-		p.lag(raw)
+	if st, err := mongo.ReadSetStatus(ctx, m.client); err == nil {
+		p.lag(st)
 	}
-	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
-		p.delay(raw)
+	if c, err := mongo.ReadSetConfig(ctx, m.client); err == nil {
+		p.delay(c)
 	}
 	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is unknown
 	newest, _ := oplogEnd(ctx, m.client, -1)
@@ -274,7 +267,6 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	}
 }
 
-// oplogEnd returns the oldest (1) or newest (-1) position of a member's oplog.
 func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.OpTime, err error) {
 	err = c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
 		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: direction}}).
@@ -282,45 +274,25 @@ func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.Op
 	return at, err
 }
 
-func (p *Plan) lag(raw bson.Raw) {
-	var st setStatus
-	if bson.Unmarshal(raw, &st) != nil {
-		return
-	}
-	var newest time.Time
+func (p *Plan) lag(st mongo.SetStatus) {
+	own := st.Self().AppliedDate
 	for _, m := range st.Members {
-		if m.Date.After(newest) {
-			newest = m.Date
-		}
+		p.Origin.LagSecs = max(p.Origin.LagSecs, m.AppliedDate.Sub(own).Seconds())
 	}
-	p.Origin.LagSecs = max(newest.Sub(st.self().Date).Seconds(), 0)
 	if p.Origin.LagSecs > 60 {
 		p.warn("lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs),
 			"the new member will be as far behind; copy another one")
 	}
 }
 
-func (p *Plan) delay(raw bson.Raw) {
-	var c struct {
-		Config struct {
-			Members []struct {
-				Host  string `bson:"host"`
-				Delay int64  `bson:"secondaryDelaySecs"`
-				Slave int64  `bson:"slaveDelay"`
-			} `bson:"members"`
-		} `bson:"config"`
-	}
-	if bson.Unmarshal(raw, &c) != nil {
-		return
-	}
-	for _, m := range c.Config.Members {
-		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
+func (p *Plan) delay(c mongo.SetConfig) {
+	for _, m := range c.Members {
+		if d := m.DelaySeconds(); m.Host == p.Origin.Host && d > 0 {
 			p.fail("delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
 	}
 }
 
-// choose chooses the way.
 func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	p.Way, p.Why = o.Way, "asked for"
 	if o.Way != WayLock && !o.chosen {
@@ -339,8 +311,7 @@ func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// tryCursor opens a backup cursor and closes it: nothing else shows whether the server
-// has it and the user may open it.
+// tryCursor opens a backup cursor: nothing else shows whether the server has it and the user may open it.
 func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
 	if err == nil {
@@ -363,11 +334,7 @@ func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	}
 }
 
-// assumedRate is the speed of a copy without limit, in bytes a second: that of one disk
-// or a fast network.
-const assumedRate = 100 << 20
-
-// window compares the oplog's window, when it is full, with the time of the copy.
+// window compares the time that a full oplog covers with the time of the copy.
 func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 	if p.Origin.WindowSecs <= 0 {
 		return
@@ -386,7 +353,7 @@ func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 
 func (p *Plan) compareWindow(window float64, rate int64) {
 	if rate <= 0 {
-		rate = assumedRate
+		rate = 100 << 20 // a disk or a fast network
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
 		p.warn("oplog window",

@@ -15,21 +15,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// CheckMember adds to a plan the checks of the new member: of its directory, and of the
-// mongod to be started on it.
+// CheckMember adds to a plan the checks of the new member's directory and its mongod.
 func CheckMember(ctx context.Context, p *Plan, o Options) {
 	p.checkTarget(ctx, o)
 	p.checkPrograms(ctx, o)
 }
 
-// checkPrograms checks the programs that will run on the copy.
 func (p *Plan) checkPrograms(ctx context.Context, o Options) {
 	if role := p.Origin.ClusterRole; role != "" && o.Member.NewSet != "" {
 		p.failBy("cluster role", partOfCluster(role))
@@ -43,7 +40,6 @@ func (p *Plan) checkPrograms(ctx context.Context, o Options) {
 	}
 }
 
-// checkTarget checks that the directory may be used and has room.
 func (p *Plan) checkTarget(ctx context.Context, o Options) {
 	var there int64
 	dir, replace := o.Pull.DBPath, (func(context.Context, *os.Root) error)(nil)
@@ -69,17 +65,12 @@ func (p *Plan) checkTarget(ctx context.Context, o Options) {
 			there += f.Size
 		}
 	}
-	free, err := freeBytes(existing(dir))
-	if err != nil {
-		return // the copy checks it
-	}
-	if need := p.Bytes - there; free < need+need/50 {
-		p.fail("free space", fmt.Sprintf("the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir,
-			humanize.Bytes(uint64(free))), "make room, or choose another directory")
+	if err := checkRoom(dir, p.Bytes-there); err != nil {
+		p.failBy("free space", err)
 	}
 }
 
-// existing returns a directory, or the nearest one above that exists.
+// existing returns dir, or the nearest directory above that exists.
 func existing(dir string) string {
 	dir, err := filepath.Abs(dir)
 	for err == nil {
@@ -121,8 +112,7 @@ type mongodConfig struct {
 	} `yaml:"security"`
 }
 
-// program returns a command up to the mongod, with what comes before, such as numactl;
-// nil without a mongod.
+// program returns a command up to the mongod, with what comes before, such as numactl; nil without a mongod.
 func program(command []string) []string {
 	named := regexp.MustCompile(`^mongod([-_.]?[0-9.]+)?$`)
 	i := slices.IndexFunc(command, func(s string) bool { return named.MatchString(filepath.Base(s)) })
@@ -132,7 +122,6 @@ func program(command []string) []string {
 	return command[:i+1]
 }
 
-// ask returns the output of a mongod that only prints something.
 func ask(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -140,7 +129,6 @@ func ask(ctx context.Context, command []string) (string, error) {
 	return string(out), err
 }
 
-// checkCommand compares the mongod that is to be started with the source.
 func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	head := program(o.Member.Command)
 	if head == nil {
@@ -160,7 +148,6 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	p.compare(c, o)
 }
 
-// configOf returns what the mongod of a command makes of its flags and files.
 func configOf(ctx context.Context, command []string) (c mongodConfig, err error) {
 	out, err := ask(ctx, append(slices.Clone(command), "--outputConfig"))
 	if err == nil {
@@ -169,10 +156,8 @@ func configOf(ctx context.Context, command []string) (c mongodConfig, err error)
 	return c, err
 }
 
-// port returns the port on which it will listen.
 func (c mongodConfig) port() string { return strconv.Itoa(cmp.Or(c.Net.Port, 27017)) }
 
-// failBy adds a failed check for an error.
 func (p *Plan) failBy(name string, err error) { p.fail(name, err.Error(), mongo.HintOf(err)) }
 
 func (p *Plan) compare(c mongodConfig, o Options) {
@@ -212,7 +197,7 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 	}
 }
 
-// same compares an option for the layout of files, without which no mongod starts.
+// same compares an option that decides the layout of files.
 func (p *Plan) same(option string, source, started bool, flag string) {
 	if source == started {
 		return
@@ -241,8 +226,7 @@ func sameDirectory(a, b string) bool {
 	return resolved(a) == resolved(b)
 }
 
-// checkVersion compares a mongod's version with the source's; it reports whether the
-// program answers.
+// checkVersion compares versions; it is false if the program does not tell its own.
 func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 	const name = "version"
 	out, err := ask(ctx, append(slices.Clone(program), "--version"))

@@ -187,17 +187,16 @@ func TestOplogWindowIsCompared(t *testing.T) {
 
 func TestLagAndDelayAreSeen(t *testing.T) {
 	now := time.Now()
-	status, err := bson.Marshal(bson.D{{Key: "members", Value: bson.A{
-		bson.D{{Key: "self", Value: true}, {Key: "optimeDate", Value: now.Add(-2 * time.Minute)}},
-		bson.D{{Key: "optimeDate", Value: now}}}}})
-	must(t, err)
 	p := &Plan{Origin: Origin{Host: "b:1"}}
-	p.lag(status)
+	p.lag(mongo.SetStatus{Members: []mongo.MemberStatus{{Self: true, AppliedDate: now.Add(-2 * time.Minute)},
+		{AppliedDate: now}}})
 	for _, field := range []string{"secondaryDelaySecs", "slaveDelay"} { // since 5.0, and before
-		config, err := bson.Marshal(bson.D{{Key: "config", Value: bson.D{{Key: "members", Value: bson.A{
+		raw, err := bson.Marshal(bson.D{{Key: "members", Value: bson.A{
 			bson.D{{Key: "host", Value: "a:1"}, {Key: field, Value: int64(9)}},
-			bson.D{{Key: "host", Value: "b:1"}, {Key: field, Value: int64(3600)}}}}}}})
+			bson.D{{Key: "host", Value: "b:1"}, {Key: field, Value: int64(3600)}}}}})
 		must(t, err)
+		var config mongo.SetConfig
+		must(t, bson.Unmarshal(raw, &config))
 		p.delay(config)
 	}
 	if len(p.Checks) != 3 || p.Checks[0].Level != precheck.Warn || p.Checks[1].Level != precheck.Fail ||

@@ -25,8 +25,7 @@ type PullOptions struct {
 	DBPath  string
 	Workers int                   // ranges under way at once, default 4
 	Check   func(*Manifest) error // refuses a source before anything is written; nil accepts all
-	// Replace permits to remove a server's files from the directory, after all checks;
-	// nil refuses a directory that has any.
+	// Replace removes a server's files from the directory, after all checks; nil refuses a directory that has any.
 	Replace func(context.Context, *os.Root) error
 	NoClone bool // copies also where files could share their blocks
 	Limit   *pace.Limiter
@@ -56,7 +55,7 @@ type Report struct {
 // Pull copies a member's files into an empty directory, or completes an interrupted
 // copy. From the first byte until it returns nil, no mongod starts on the directory.
 func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
-	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
+	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Stats == nil {
 		o.Stats = &Stats{}
 	}
@@ -73,7 +72,6 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 	return &p.report, errors.Join(err, p.close())
 }
 
-// pull is one run of Pull.
 type pull struct {
 	o       PullOptions
 	src     Source
@@ -94,8 +92,6 @@ func (p *pull) close() error {
 	return errors.Join(err, p.root.Close())
 }
 
-// openTarget opens an empty directory, one of an incomplete copy, or one whose files may
-// be replaced.
 func (p *pull) openTarget(ctx context.Context) error {
 	if err := os.MkdirAll(p.o.DBPath, 0o700); err != nil {
 		return fmt.Errorf("seed: cannot make the new data directory: %w", err)
@@ -119,7 +115,7 @@ func (p *pull) openTarget(ctx context.Context) error {
 	return nil
 }
 
-// claim accepts an empty directory, and one of an incomplete copy.
+// claim accepts an empty directory, or an incomplete copy.
 func claim(root *os.Root) (resumes bool, err error) {
 	if poisoned(root) {
 		return true, nil
@@ -129,7 +125,7 @@ func claim(root *os.Root) (resumes bool, err error) {
 		return false, fmt.Errorf("seed: cannot read %s: %w", root.Name(), err)
 	}
 	for _, e := range entries {
-		// These are from a start that failed before the first byte, or a new file system.
+		// Left by a start that failed before the first byte, or by a new file system.
 		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
 			return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
 				"give an empty directory; only --replace overwrites files, if they are that member's own")
@@ -144,7 +140,6 @@ func notEmptyError(dir string) error { return fmt.Errorf("seed: %s %w", dir, err
 
 const storageTemp = "storage.bson.millrace"
 
-// poison keeps every mongod from starting on the directory.
 func (p *pull) poison() error {
 	if poisoned(p.root) {
 		return nil
@@ -177,7 +172,6 @@ func (p *pull) run(ctx context.Context) error {
 	}
 }
 
-// round copies the files while the source works, then what changed.
 func (p *pull) round(ctx context.Context) (err error) {
 	m, err := p.src.Join(ctx)
 	if err != nil {
@@ -228,7 +222,6 @@ func (p *pull) round(ctx context.Context) (err error) {
 	return err
 }
 
-// forget closes the files and drops their checksums.
 func (p *pull) forget() error {
 	var errs []error
 	for _, f := range p.files {
@@ -238,7 +231,6 @@ func (p *pull) forget() error {
 	return errors.Join(errs...)
 }
 
-// passes copies the files, and returns the state that they should have.
 func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
 	began := time.Now()
 	final, cloned, err := p.clone(ctx, m)
@@ -257,8 +249,7 @@ func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
 	return final, err
 }
 
-// begin marks the directory, and removes files that the copy does not need, to make
-// room.
+// begin marks the directory as incomplete, and removes files that the copy does not need.
 func (p *pull) begin(m *Manifest) error {
 	if err := p.poison(); err != nil {
 		return err
@@ -275,12 +266,7 @@ func (p *pull) begin(m *Manifest) error {
 	return err
 }
 
-// room refuses a copy that cannot fit.
 func (p *pull) room(m *Manifest) error {
-	free, err := freeBytes(p.o.DBPath)
-	if err != nil {
-		return err
-	}
 	files, err := listCopy(p.root)
 	if err != nil {
 		return err
@@ -296,14 +282,19 @@ func (p *pull) room(m *Manifest) error {
 		}
 		there += f.Size // other files make room
 	}
-	if need := m.Bytes - there; free < need+need/50 {
-		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath,
-			humanize.Bytes(uint64(free))), "make room, or choose another directory")
-	}
-	return nil
+	return checkRoom(p.o.DBPath, m.Bytes-there)
 }
 
-// firstPass reads every file once.
+// checkRoom refuses a directory without room for so many bytes, and some more.
+func checkRoom(dir string, need int64) error {
+	free, err := freeBytes(existing(dir))
+	if err == nil && free < need+need/50 {
+		err = mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir,
+			humanize.Bytes(uint64(free))), "make room, or choose another directory")
+	}
+	return err
+}
+
 func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 	p.o.Stats.enter(PhaseCopy, m.Bytes)
 	outer := ctx
@@ -317,7 +308,7 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}
-		// It asks for at least one block: the file may have grown.
+		// At least one block is asked for: the file may have grown.
 		blocks := max(p.block.blocks(f.Size), 1)
 		for first := int64(0); first < blocks && ctx.Err() == nil; first += p.block.perRange() {
 			n := min(p.block.perRange(), blocks-first)
@@ -337,7 +328,6 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 	return outer.Err()
 }
 
-// target opens the copy of a file, or makes it.
 func (p *pull) target(f File) (*targetFile, error) {
 	if t := p.files[f.Path]; t != nil {
 		return t, nil
@@ -351,7 +341,7 @@ func (p *pull) target(f File) (*targetFile, error) {
 	return t, nil
 }
 
-// place returns the name of a file until the copy is complete, and makes its directory.
+// place makes a file's directory, and returns the name of the file until the copy is complete.
 func (p *pull) place(name string) (string, error) {
 	if name == storageFile {
 		return storageTemp, nil // renamed as the last step
@@ -364,7 +354,6 @@ func (p *pull) place(name string) (string, error) {
 	return name, nil
 }
 
-// fetchRange fetches blocks, and offers those that are there by checksum.
 func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first, n int64) error {
 	have, err := t.sums(first, n)
 	if err != nil {
@@ -375,7 +364,6 @@ func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first
 	return err
 }
 
-// request returns the request for a range of the file.
 func (f *targetFile) request(m *Manifest, first int64, have []Sum) ReadRequest {
 	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: f.name, First: first, Have: have}
 	if f.name == storageTemp {
@@ -384,7 +372,6 @@ func (f *targetFile) request(m *Manifest, first int64, have []Sum) ReadRequest {
 	return q
 }
 
-// fetch reads a range and writes its new blocks.
 func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written *int64) error {
 	s := stretch{f: t}
 	err := p.src.Read(ctx, q, func(b Block) error {
@@ -414,7 +401,6 @@ func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written 
 	return errors.Join(err, s.end())
 }
 
-// secondPass brings every file to the frozen state.
 func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error {
 	var todo int64
 	for _, f := range final.Files {
@@ -442,7 +428,6 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 	return g.Wait()
 }
 
-// again fetches the blocks of one file that differ from the frozen state.
 func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFile) error {
 	blocks := p.block.blocks(f.Size)
 	if err := t.resize(f.Size); err != nil {
@@ -472,7 +457,6 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 	return nil
 }
 
-// complete makes the files durable and, as its last step, the directory startable.
 func (p *pull) complete(ctx context.Context, final *Final) error {
 	p.o.Stats.enter(PhaseSync, 0)
 	keep := map[string]bool{}
@@ -504,7 +488,6 @@ func (p *pull) complete(ctx context.Context, final *Final) error {
 	return syncDir(p.root, ".")
 }
 
-// removeOthers removes files that the source dropped, or that an earlier attempt left.
 func (p *pull) removeOthers(keep map[string]bool) error {
 	files, err := listCopy(p.root)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 const (
@@ -23,10 +25,9 @@ const (
 	provenWait = time.Minute      // for a majority write
 )
 
-// replacing checks that the set has the member to be replaced, and that it is stopped. The
-// returned function checks that a directory's files are that member's own. With prove it
-// also proves that the set does not need them: the member's acknowledgement may count in
-// a majority write that is newer than the copy.
+// replacing checks that the set has the member to be replaced, and that it is stopped. The returned function
+// checks that a directory's files are that member's own. With prove it also proves that the set does not need
+// them: its acknowledgement may count in a majority write that is newer than the copy.
 func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (func(context.Context, *os.Root) error,
 	error) {
 	set, err := connectSet(ctx, o.SetURI)
@@ -49,26 +50,24 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 	return func(ctx context.Context, root *os.Root) error { return o.owns(ctx, root, dir, id) }, nil
 }
 
-// setOf returns the replicaSetId of the set that has a member.
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
-	cfg, err := readReplConfig(ctx, set)
+	cfg, err := mongo.ReadSetConfig(ctx, set)
+	id := cfg.Settings.ReplicaSetID
 	if err != nil {
-		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),
+		return id, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),
 			"the user needs the role clusterManager")
 	}
-	if cfg.find(host) == nil {
-		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
+	if !slices.ContainsFunc(cfg.Members, func(m mongo.MemberConfig) bool { return m.Host == host }) {
+		return id, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
 			"name it as rs.conf() does; a new member takes --join")
 	}
-	id, ok := cfg.Settings.Lookup("replicaSetId").ObjectIDOK()
-	if !ok {
+	if id.IsZero() {
 		return id, errors.New("seed: the set's configuration has no replicaSetId")
 	}
 	return id, nil
 }
 
-// awaitDown checks that no server listens at a member's address, and waits until the set
-// sees that it is down.
+// awaitDown waits until the set sees that a member is down. It fails at once if a server listens there.
 func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", host); err == nil {
 		_ = conn.Close()
@@ -78,11 +77,11 @@ func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	wait, cancel := context.WithTimeoutCause(ctx, downWait, mongo.WithHint(
 		fmt.Errorf("seed: the set still reaches %s", host), "shut it down on its machine"))
 	defer cancel()
-	return until(wait, 100*time.Millisecond, func() (bool, error) {
-		st, err := readStatus(wait, set)
+	return pace.Until(wait, 100*time.Millisecond, func() (bool, error) {
+		st, err := mongo.ReadSetStatus(wait, set)
 		switch {
 		case err == nil:
-			m := st.find(func(m memberStatus) bool { return m.Name == host })
+			m := st.Member(host)
 			return m.Name == host && m.Health == 0, nil
 		case wait.Err() != nil:
 			return false, context.Cause(wait)
@@ -92,8 +91,7 @@ func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	})
 }
 
-// provenByOthers proves that a majority of the others has all that a stopped member
-// ever acknowledged: it has a later write.
+// provenByOthers proves by a later majority write that the others have all that a stopped member acknowledged.
 func provenByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
 	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
 		{Key: "data", Value: bson.D{{Key: "msg", Value: "millrace seed replaces " + host}}},
@@ -111,9 +109,8 @@ func provenByOthers(ctx context.Context, set *driver.Client, host string, limit 
 	return nil
 }
 
-// owns accepts a directory if it is clearly the member's: it has the set's files, and the
-// start command has this directory and the member's port. It accepts no unknown file and
-// no link: the copy would not remove them, and a mongod would find them.
+// owns accepts a directory that is clearly the member's: it has the set's files, and the start command its path and
+// port. It accepts no unknown file and no link: the copy would not remove them, and a mongod would find them.
 func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id bson.ObjectID) error {
 	refuse := func(why string) error {
 		return mongo.WithHint(fmt.Errorf("%w, and it is not clearly the directory of %s: %s",
@@ -140,7 +137,6 @@ func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id b
 	return err
 }
 
-// beyondCopy returns what prevents the replacement of a directory's files, "" for nothing.
 func beyondCopy(root *os.Root) (found string, err error) {
 	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
 	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
@@ -168,9 +164,8 @@ func beyondCopy(root *os.Root) (found string, err error) {
 	return found, err
 }
 
-// hasConfigOf reports whether a directory's files have the configuration of a set. Its table
-// is small, and the engine does not compress a page unless that saves a block; it does
-// not find a larger configuration.
+// hasConfigOf looks for a set's configuration in a directory's files. Its table is small, and the engine does not
+// compress a page unless that saves a block. A larger configuration is not found.
 func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 	const most = 1 << 20
 	pattern := append([]byte("\x07replicaSetId\x00"), id[:]...)
@@ -193,8 +188,7 @@ func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 	return false, nil
 }
 
-// rejoin waits until the replaced member is a secondary that has caught up. The set's
-// configuration stays as it is.
+// rejoin waits until the replaced member has caught up.
 func rejoin(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	set, err := connectSet(ctx, o.SetURI)
 	if err != nil {

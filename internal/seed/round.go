@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// round is one copy of the member for one or more pullers.
+// round is one copy of the member, for one or more pullers.
 type round struct {
 	id     string
 	agent  *Agent
@@ -55,11 +55,9 @@ type puller struct {
 	cut   bool // its last request was cut
 }
 
-// roundFile is what the round knows of a file.
 type roundFile struct {
 	first stamp // before the round read anything of it
-	// caught is the stamp before catchUp last hashed it to sums. Both belong to the
-	// goroutine that freezes.
+	// caught is the stamp before catchUp last hashed it to sums. Both belong to the freezing goroutine.
 	caught  stamp
 	sums    []Sum
 	bounded bool // only bound bytes count, however long the file gets
@@ -89,7 +87,6 @@ func newRound(ctx context.Context, a *Agent, origin Origin) (*round, error) {
 	return r, r.awaitWrites(ctx)
 }
 
-// setList gives the round the files that its manifest names.
 func (r *round) setList(list []File) {
 	r.list = list
 	for _, f := range list {
@@ -98,7 +95,7 @@ func (r *round) setList(list []File) {
 	r.blocks = newBlocks(blockSizeOf(r.bytes))
 }
 
-// signal wakes goroutines that wait for pullers or the state. r.mu is locked.
+// signal wakes those that wait for pullers or the state. r.mu is locked.
 func (r *round) signal() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -123,7 +120,7 @@ func (r *round) join() (*Manifest, error) {
 		BlockSize: r.blocks.size, Files: r.list, Bytes: r.bytes}, nil
 }
 
-// enter records a request of a puller; the returned function records its end.
+// enter counts a request of a puller; leave ends it.
 func (r *round) enter(id string) (leave func(error), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +137,7 @@ func (r *round) enter(id string) (leave func(error), err error) {
 	}, nil
 }
 
-// leave removes a puller, and reports whether it was the last one.
+// leave removes a puller, and reports whether none is left.
 func (r *round) leave(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,11 +146,10 @@ func (r *round) leave(id string) bool {
 	return len(r.pullers) == 0
 }
 
-// cutPart divides the limit of a puller that was cut off: it retries within seconds, or
-// was killed, and others wait for it.
+// cutPart divides the time limit of a puller that was cut off, which retries within seconds or was killed.
 const cutPart = 12
 
-// idle drops silent pullers and reports whether none is left.
+// idle drops silent pullers, and reports whether none is left.
 func (r *round) idle(limit time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +163,6 @@ func (r *round) idle(limit time.Duration) bool {
 	return len(r.pullers) == 0
 }
 
-// end ends the round and removes its spool.
 func (r *round) end() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +177,7 @@ func (r *round) end() error {
 	return s.remove()
 }
 
-// freeze waits until all pullers have read everything once; the first one that finds all
-// ready freezes the member. It returns errNotYet after a limit; 0 is none.
+// freeze waits until all pullers have read everything once. It returns errNotYet after a limit; 0 is none.
 func (r *round) freeze(ctx context.Context, id string, limit time.Duration) (*Final, error) {
 	giveUp := time.Now().Add(limit)
 	done, err := r.enter(id)
@@ -215,8 +209,7 @@ func (r *round) freeze(ctx context.Context, id string, limit time.Duration) (*Fi
 	}
 }
 
-// close freezes the member. It ends with the round, not with the request that began it: a
-// puller that was cut finds the result when it is back.
+// close freezes the member. It ends with the round and not with a request: a puller that was cut asks again.
 func (r *round) close() {
 	ctx, cancel := endingWith(context.Background(), r.over, nil)
 	defer cancel()
@@ -236,8 +229,7 @@ func endingWith(ctx context.Context, over <-chan struct{}, cause error) (context
 	return ctx, func() { cancel(nil) }
 }
 
-// turn returns the result, or a channel to wait for. It begins the freeze when all
-// pullers are ready.
+// turn returns the result, or a channel to wait for. It begins the freeze when all pullers are ready.
 func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,7 +257,7 @@ func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	return r.changed, nil, nil
 }
 
-// settle records how the freeze ended. After a clone that was cut another puller retries.
+// settle records how the freeze ended. After one that was cut another puller retries.
 func (r *round) settle(final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,7 +275,7 @@ func (r *round) settle(final *Final, err error) {
 	r.signal()
 }
 
-// stay keeps a connection to the source until the returned function is called.
+// stay keeps a connection to an agent on another machine.
 func (p *pull) stay(ctx context.Context, m *Manifest) (stop func()) {
 	client, ok := p.src.(*Client)
 	if !ok {
@@ -299,8 +291,8 @@ func (p *pull) stay(ctx context.Context, m *Manifest) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// stay counts an open request of a puller until ctx ends. A puller whose request was cut
-// may have been killed: it gets less time than a silent one, until its next request.
+// stay keeps an open request of a puller. A puller whose request was cut may have been killed: it gets less time
+// than a silent one.
 func (r *round) stay(ctx context.Context, id string, limit time.Duration) error {
 	r.mu.Lock()
 	p := r.pullers[id]
@@ -344,10 +336,8 @@ func newBlocks(size blockSize) *blocks {
 	return b
 }
 
-// perChunk is how many blocks are read at once.
 func (b *blocks) perChunk() int { return max(chunkBytes/int(b.size), 1) }
 
-// buffer returns room for a chunk, and the function that frees it.
 func (b *blocks) buffer() (buf []byte, free func()) {
 	p, _ := b.buffers.Get().(*[]byte)
 	return *p, func() { b.buffers.Put(p) }
@@ -360,18 +350,14 @@ type spool struct {
 	mu    sync.Mutex
 	end   int64
 	index map[blockKey]extent
-	// memory has the blocks from one offset to another; blocks that did not fit are in
-	// the file. It is nil when all are.
+	// memory has the blocks from one offset to another, nil if all are in the file.
 	memory   []byte
 	from, to int64
 }
 
-const bufferBytes = 64 << 20 // kept in memory under a lock
-
-// buffer keeps the next blocks in memory until flush, for a write to the file takes longer
-// than a read. Blocks that do not fit go to the file.
+// buffer keeps the next blocks in memory until flush, as far as they fit: writing takes longer than reading.
 func (s *spool) buffer() {
-	b := make([]byte, bufferBytes)
+	b := make([]byte, 64<<20)
 	for i := 0; i < len(b); i += os.Getpagesize() {
 		b[i] = 1 // the kernel allocates the page now, not under the lock
 	}
@@ -380,7 +366,6 @@ func (s *spool) buffer() {
 	s.memory, s.from, s.to = b, s.end, s.end
 }
 
-// flush writes the blocks in memory; blocks can be read after it.
 func (s *spool) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,13 +402,11 @@ func newSpool(dir, id string) (*spool, error) {
 		return nil, mongo.WithHint(fmt.Errorf("seed: cannot make a file for changed blocks: %w", err),
 			"give a directory with room as --spool-dir")
 	}
-	// Without a name it ends with the process. Where a file in use keeps its name,
-	// remove removes it.
+	// Where a file in use cannot lose its name, remove does it.
 	_ = os.Remove(f.Name())
 	return &spool{file: f, index: map[blockKey]extent{}}, nil
 }
 
-// add puts a block aside, and replaces an earlier state of it.
 func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	s.mu.Lock()
 	at := s.end
@@ -444,14 +427,12 @@ func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	return nil
 }
 
-// has reports whether a block was put aside with this checksum.
 func (s *spool) has(path string, index int64, sum Sum) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index[blockKey{path, index}].sum == sum
 }
 
-// read reads a block with this checksum, if it was put aside.
 func (s *spool) read(path string, index int64, sum Sum, buf []byte) (n int, ok bool, err error) {
 	s.mu.Lock()
 	e, ok := s.index[blockKey{path, index}]

@@ -62,8 +62,7 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 type MemberOptions struct {
 	Command []string // starts the new member; empty does not start it
 	Join    string   // the new member's address in the set; empty does not add it
-	// Replace is the address of a stopped member of the set: the copy replaces its data,
-	// and the set's configuration stays.
+	// Replace is the address of a stopped member whose data the copy replaces. The set's configuration stays.
 	Replace    string
 	Votes      int
 	Priority   float64
@@ -89,8 +88,7 @@ type Result struct {
 	Report
 	// Position is where a new set stands: the copy has nothing of the old set after it.
 	Position string `json:"position,omitempty"`
-	// HeldExpiries is how many expiries of indexes and collections are deferred until Job
-	// is finalized.
+	// HeldExpiries is how many expiries are deferred until Job is finalized.
 	HeldExpiries   int         `json:"heldExpiries,omitempty"`
 	Job            string      `json:"job,omitempty"`
 	RecoverSeconds float64     `json:"recoverSeconds,omitempty"`
@@ -119,7 +117,7 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	if o.Pull.Stats == nil {
 		o.Pull.Stats = &Stats{}
 	}
-	o.Pull.Log = logOr(o.Pull.Log)
+	o.Pull.Log = cmp.Or(o.Pull.Log, slog.New(slog.DiscardHandler))
 	if o.Pull.Check == nil {
 		o.Pull.Check = func(m *Manifest) error {
 			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}
@@ -173,7 +171,6 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 // Phase is a step of a copy.
 type Phase string
 
-// The phases of a copy, in order.
 const (
 	PhaseStart   Phase = "starting"
 	PhaseCopy    Phase = "copying"
@@ -218,7 +215,7 @@ func (s *Stats) enter(p Phase, total int64) {
 	s.now, s.began = Snapshot{Phase: p, Total: total}, time.Now()
 }
 
-// pass adds bytes to those done, and to counters of the report.
+// pass counts bytes as done, and in counters of the report.
 func (s *Stats) pass(n int64, counters ...*int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,23 +27,19 @@ func cloneFile(to, from *os.File) error {
 	return nil
 }
 
-// directAlign divides the offset, length and memory of a write without page cache: it is
-// as large as any disk's sector (open(2), O_DIRECT).
+// directAlign divides offset, length and memory of a direct write, as large as any disk's sector (open(2), O_DIRECT).
 const directAlign = 4096
 
-// openDirect opens a file for writes without page cache. A copy is as large as the
-// member's data and not read soon: its pages would evict those of other servers.
+// openDirect opens a file for writes without page cache: a copy would evict the pages of other servers.
 func openDirect(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_WRONLY|unix.O_DIRECT, 0)
 }
 
-// preallocate allocates a range and sets the file's size, without which direct writes to
-// one file are serial.
+// preallocate allocates a range, without which direct writes to one file are serial. It sets the file's size.
 func preallocate(f *os.File, at, length int64) error {
 	return unix.Fallocate(int(f.Fd()), 0, at, length)
 }
 
-// directBuffer is memory for direct writes.
 func directBuffer(n int) []byte {
 	b := make([]byte, n+directAlign)
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) & (directAlign - 1))
@@ -59,7 +55,7 @@ func identity(info fs.FileInfo) (ctime int64, inode, device uint64, ok bool) {
 	return st.Ctim.Nano(), st.Ino, uint64(st.Dev), true //nolint:unconvert // of other types on other processors
 }
 
-// settlesWrites reports whether awaitWrites works on the file system of a file.
+// settlesWrites reports a file system on which awaitWrites works.
 func settlesWrites(name string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(name, &st) != nil {
@@ -69,8 +65,7 @@ func settlesWrites(name string) bool {
 		int64(st.Type)) //nolint:unconvert // of other types on other processors
 }
 
-// startWriting makes the kernel begin to write a range to disk, which shortens the final
-// fsync. It is only a hint.
+// startWriting starts to write a range to disk, which shortens the final fsync. It is only a hint.
 func startWriting(f *os.File, at, length int64) {
 	_ = unix.SyncFileRange(int(f.Fd()), at, length, unix.SYNC_FILE_RANGE_WRITE)
 }

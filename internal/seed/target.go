@@ -12,15 +12,13 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// targetFile is a file of the copy. It is safe for concurrent use on different
-// ranges.
+// targetFile is a file of the copy. It is safe for concurrent use on different ranges.
 type targetFile struct {
 	root    *os.Root
 	name    string
 	block   int64      // bytes
 	buffers *sync.Pool // of *[]byte of stretchBytes, for direct writes
-	// expected is the source's size, up to which a range is allocated: a disk may have no
-	// room for a full range of each small file.
+	// expected is the source's size, up to which ranges are allocated: a disk may lack room for full ranges.
 	expected int64
 
 	mu        sync.Mutex
@@ -33,7 +31,7 @@ type targetFile struct {
 	sum       []Sum // by block; 0 is unknown
 }
 
-// open opens the file on first use. f.mu is locked.
+// open is called with f.mu locked.
 func (f *targetFile) open() error {
 	if f.file != nil {
 		return nil
@@ -50,8 +48,7 @@ func (f *targetFile) open() error {
 	return nil
 }
 
-// directly returns the file for a write without page cache, nil if that is not possible.
-// f.mu is locked.
+// directly returns the file for a write without page cache, nil if not possible. f.mu is locked.
 func (f *targetFile) directly(at int64, n int) *os.File {
 	if f.buffered || n%directAlign != 0 {
 		return nil
@@ -81,20 +78,19 @@ func (f *targetFile) close() error {
 	return f.closeFiles()
 }
 
-// closeFiles closes open files. f.mu is locked.
+// closeFiles is called with f.mu locked.
 func (f *targetFile) closeFiles() error {
-	var errs []error
+	var err error
 	for _, file := range []*os.File{f.direct, f.file} {
 		if file != nil {
-			errs = append(errs, file.Close())
+			err = errors.Join(err, file.Close())
 		}
 	}
 	f.file, f.direct = nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
-// sums returns the checksums of the blocks: known ones, and those of an earlier run,
-// which it reads. It does not read blocks that other goroutines may write.
+// sums returns the checksums of blocks, and reads those of an earlier run. It reads no block that others may write.
 func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 	f.mu.Lock()
 	err := f.open()
@@ -137,7 +133,6 @@ func (f *targetFile) remember(index int64, s Sum) {
 	f.sum[index] = s
 }
 
-// startWriting starts to write a range to disk while others are copied.
 func (f *targetFile) startWriting(first, n int64) {
 	f.mu.Lock()
 	file := f.file
@@ -150,7 +145,7 @@ func (f *targetFile) startWriting(first, n int64) {
 	}
 }
 
-// resize sets the size, and drops checksums of blocks whose length changes.
+// resize sets the size, and forgets checksums of blocks whose length changes.
 func (f *targetFile) resize(size int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +162,6 @@ func (f *targetFile) resize(size int64) error {
 	return nil
 }
 
-// finish makes the file durable at its size.
 func (f *targetFile) finish(size int64) error {
 	if err := f.resize(size); err != nil {
 		return err
@@ -183,7 +177,6 @@ func (f *targetFile) finish(size int64) error {
 // isZero compares the bytes with those one further, which is fast.
 func isZero(b []byte) bool { return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
 
-// explain adds a hint.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -205,7 +198,6 @@ func syncDir(root *os.Root, name string) error {
 	return nil
 }
 
-// syncTree makes all directories durable.
 func syncTree(root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -218,11 +210,10 @@ func syncTree(root *os.Root) error {
 	})
 }
 
-// stretchBytes is the size of a write, a block at least: disks take few large writes
-// faster than many small ones.
+// stretchBytes is the size of a write, a block at least: large writes are faster.
 const stretchBytes = rangeBytes / 4
 
-// stretch gathers consecutive blocks of a range. It belongs to one goroutine.
+// stretch gathers consecutive blocks for one write. It belongs to one goroutine.
 type stretch struct {
 	f     *targetFile
 	room  *[]byte // nil when nothing is gathered
@@ -256,7 +247,6 @@ func (s *stretch) add(b Block) error {
 	return nil
 }
 
-// end writes what is gathered.
 func (s *stretch) end() error {
 	if s.room == nil {
 		return nil
@@ -267,7 +257,7 @@ func (s *stretch) end() error {
 	return err
 }
 
-// extend opens the file, counts the data in its size, and reports zeros beyond its end.
+// extend counts data in the file's size, and reports zeros beyond its end.
 func (f *targetFile) extend(at int64, data []byte) (hole bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,7 +269,6 @@ func (f *targetFile) extend(at int64, data []byte) (hole bool, err error) {
 	return hole, nil
 }
 
-// put writes blocks and stores their checksums.
 func (f *targetFile) put(data []byte, first int64, sums []Sum) error {
 	at := first * f.block
 	f.mu.Lock()
@@ -294,8 +283,7 @@ func (f *targetFile) put(data []byte, first int64, sums []Sum) error {
 	return nil
 }
 
-// writeAt writes without page cache if direct is given, and with it where the file system
-// refuses that.
+// writeAt writes without page cache if direct is given, unless the file system refuses that.
 func (f *targetFile) writeAt(file, direct *os.File, data []byte, at int64) error {
 	if direct != nil {
 		_, err := direct.WriteAt(data, at)

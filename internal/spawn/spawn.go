@@ -1,6 +1,5 @@
-// Package spawn makes the commands of all programs that millrace starts. Its
-// settings may hold passwords, and are none of their business: others see the
-// environment of a program that runs on, such as a mongod, and read it in dumps.
+// Package spawn starts programs without millrace's settings in their environment, which may have passwords: other users
+// and memory dumps may show the environment of a mongod.
 package spawn
 
 import (
@@ -10,14 +9,12 @@ import (
 	"strings"
 )
 
-// Command is exec.Command without millrace's settings in the environment.
-// Nothing ends the program but its own reasons, and who waits for it.
+// Command is exec.Command without millrace's settings in the environment. No context ends the program.
 func Command(name string, args ...string) *exec.Cmd {
 	return clean(exec.Command(name, args...)) //nolint:noctx // see above
 }
 
-// CommandContext is exec.CommandContext without millrace's settings in the
-// environment.
+// CommandContext is exec.CommandContext without millrace's settings in the environment.
 func CommandContext(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return clean(exec.CommandContext(ctx, name, args...))
 }

@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,15 +20,12 @@ import (
 )
 
 const (
-	// noteWriters and noteTime make a burst of notes so dense that a new source is
-	// ahead of a member when it connects: the server drops a source that is not, and
-	// on an idle set none is.
+	// A burst of notes puts a new source ahead of a member when it connects: the server drops a source that is not.
 	noteWriters = 3
 	noteTime    = 100 * time.Millisecond
 )
 
-// SyncFrom makes a member fetch from a source. It takes effect with the member's next
-// batch, and only if the source is then ahead of the member.
+// SyncFrom makes a member fetch from a source, with its next batch and only if the source is then ahead of it.
 func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 	err := o.on(ctx, host, o.timeout, func(ctx context.Context, c *driver.Client) error {
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetSyncFrom", Value: source}}).Err()
@@ -45,14 +41,11 @@ func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 // Source asks one member for its source and state.
 func (o *Observer) Source(ctx context.Context, host string) (source, state string, err error) {
 	err = o.on(ctx, host, o.timeout, func(ctx context.Context, c *driver.Client) error {
-		s, err := readStatus(ctx, c)
+		s, err := mongo.ReadSetStatus(ctx, c)
 		if err != nil {
 			return fmt.Errorf("cannot read the source of %s: %w", host, err)
 		}
-		if self := s.of(host); self != nil {
-			state = self.State
-		}
-		source = cmp.Or(s.SyncHost, s.SyncTo)
+		source, state = s.Source(), s.Member(host).State
 		return nil
 	})
 	return source, state, err
@@ -83,18 +76,15 @@ func (o *Observer) Notes(ctx context.Context, primary string) error {
 
 const (
 	appName = "millrace topology"
-	// holdName begins the appName of a hold's connections, by which other holds
-	// find it. Nothing is stored, so nothing is left when the process has died.
-	holdName = appName + " hold "
-	// otherHoldsEvery is the time between two searches for other holds.
+	// holdName begins the appName of a hold's connections, by which other holds find it. It ends with the process.
+	holdName        = appName + " hold "
 	otherHoldsEvery = 10 * time.Second
 )
 
-// ErrAnotherHold reports that another hold keeps the set.
+// ErrAnotherHold reports that another process keeps the set.
 var ErrAnotherHold = errors.New("another hold keeps this set")
 
-// Announce marks the observer's connections as those of a hold. It has to be called
-// before anything else.
+// Announce marks the observer's connections as those of a hold. It is called before anything else.
 func (o *Observer) Announce() {
 	host, err := os.Hostname()
 	if err != nil {
@@ -105,13 +95,11 @@ func (o *Observer) Announce() {
 		Format("2006-01-02T15:04:05.000000Z")
 }
 
-// connection names one of a server's client connections.
 type connection struct {
 	Name string `bson:"_id"`
 }
 
-// otherHolds returns the names of the other holds that are connected to the members
-// of a set. It passes over members that fail, and fails when all do.
+// otherHolds returns the names of other holds that are connected to members. It fails when all members do.
 func (o *Observer) otherHolds(ctx context.Context, set *Set) (others []string, err error) {
 	var failed []error
 	answered := false
@@ -158,8 +146,7 @@ func (o *Observer) CheckAlone(ctx context.Context, set *Set) error {
 	return anotherHold(set.Name, others)
 }
 
-// since is the part of a name that orders holds; one that was not announced comes
-// last.
+// since orders holds by their names; one that was not announced comes last.
 func since(name string) string {
 	_, at, ok := strings.Cut(strings.TrimPrefix(name, holdName), " since ")
 	if !ok {
@@ -168,7 +155,6 @@ func since(name string) string {
 	return at + name
 }
 
-// anotherHold is the error for other holds, nil for none.
 func anotherHold(set string, others []string) error {
 	if len(others) == 0 {
 		return nil
@@ -240,9 +226,8 @@ func votersOf(set *Set) int {
 	return n
 }
 
-// SetChaining reconfigures the set and waits until the new configuration is observed.
-// It does nothing when the setting is right already, and fails when the configuration
-// has changed since set was observed.
+// SetChaining reconfigures the set and waits until the new configuration is observed. It fails when the
+// configuration has changed since set was observed.
 func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	primary := set.Primary()
 	if primary == nil {
@@ -274,17 +259,14 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 		return mongo.WithHint(fmt.Errorf("cannot reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")
 	}
-	for {
-		if set, err := o.Observe(ctx); err == nil && set.Chaining == on {
-			return nil
-		}
-		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("the new configuration of %s was not observed: %w", set.Name, err)
-		}
-	}
+	err = pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		now, err := o.Observe(ctx)
+		return err == nil && now.Chaining == on, nil
+	})
+	return mongo.Wrap(err, "the new configuration of %s was not observed", set.Name)
 }
 
-// changedConfig is a set's configuration. Rest keeps what is not named here.
+// changedConfig goes back to the server: Rest keeps what is not named here.
 type changedConfig struct {
 	Version  int64 `bson:"version"`
 	Settings struct {

@@ -15,34 +15,25 @@ const (
 	WayPlanned = "planned"
 )
 
-// worthIt is the gain for which an arrangement is chosen: less is within the errors
-// of the model, and a plan needs a process that maintains it.
+// worthIt is the gain for which an arrangement is chosen: less is within the errors of the model.
 const worthIt = 0.1
-
-// The sizes that the publication calls few and many members.
-const (
-	publishedFew  = 3
-	publishedMany = 7
-)
 
 // Advice is how to arrange a set for the write concern of most of its writes.
 type Advice struct {
-	Members      int    `json:"members"`
-	Voters       int    `json:"voters"`
-	Zones        int    `json:"zones"`
-	Chaining     bool   `json:"chaining"`     // as the set has it now
-	WriteConcern string `json:"writeConcern"` // "1" or "majority"
-	Choice       string `json:"choice"`       // one of the arrangements
-	Native       string `json:"native"`       // the best one without a plan
-	Why          string `json:"why"`
-	// Published is the advice of the publication, which knows no plans.
-	Published string    `json:"published"`
-	Outcomes  []Outcome `json:"outcomes"` // off, on and planned
+	Members      int       `json:"members"`
+	Voters       int       `json:"voters"`
+	Zones        int       `json:"zones"`
+	Chaining     bool      `json:"chaining"`     // as the set has it now
+	WriteConcern string    `json:"writeConcern"` // "1" or "majority"
+	Choice       string    `json:"choice"`       // one of the arrangements
+	Native       string    `json:"native"`       // the best one without a plan
+	Why          string    `json:"why"`
+	Published    string    `json:"published"` // the publication's own advice, which knows no plans
+	Outcomes     []Outcome `json:"outcomes"`  // off, on and planned
 }
 
-// Advise applies a rule to what the model predicts for write concern "1" or
-// "majority": the faster of chaining off and on, either where they are nearly
-// alike, a plan where it is clearly faster than both.
+// Advise chooses by the model for write concern "1" or "majority": the faster of chaining off and on, or either. It
+// chooses a plan that is clearly faster than both.
 func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	if concern != "1" && concern != Majority {
 		return nil, fmt.Errorf("cannot advise on write concern %q; use 1 or %s", concern, Majority)
@@ -64,7 +55,6 @@ func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	return a, nil
 }
 
-// choose applies the rule.
 func (a *Advice) choose(off, on, planned Prediction) {
 	offRate, offCPU := off.For(a.WriteConcern)
 	onRate, onCPU := on.For(a.WriteConcern)
@@ -88,8 +78,8 @@ func (a *Advice) choose(off, on, planned Prediction) {
 		100*relative(plannedRate, best), 100*plannedCPU, 100*worthIt)
 }
 
-// publishedAdvice is the publication's advice, with its measurements.
 func publishedAdvice(members int, concern string) string {
+	const publishedFew, publishedMany = 3, 7 // members, as the publication calls them
 	many := "chaining on"
 	if concern == Majority {
 		many = "weigh throughput (off) against the primary's load (on)"
@@ -109,14 +99,12 @@ func publishedAdvice(members int, concern string) string {
 	return many
 }
 
-// chained is the set as if chaining were on.
 func (s *Set) chained() *Set {
 	c := *s
 	c.Chaining = true
 	return &c
 }
 
-// zonesOf counts the zones of the members by their tags.
 func zonesOf(set *Set) int {
 	tag := findZoneTag(set)
 	if tag == "" {
@@ -137,13 +125,11 @@ const (
 
 // Hypothesis describes a set that need not exist.
 type Hypothesis struct {
-	Members int
-	Voters  int // at most 7; 0 is as many as may vote
-	// Zones, at least 1, are where the members are; the primary is in the first.
-	Zones      int
+	Members    int
+	Voters     int     // at most 7; 0 is as many as may vote
+	Zones      int     // at least 1; the primary is in the first
 	ZoneMillis float64 // round trip between neighbouring zones
-	// SpreadVoters puts voters into all zones in turn; otherwise the first zone
-	// has a majority of them.
+	// SpreadVoters puts voters into all zones in turn; otherwise the first zone has a majority of them.
 	SpreadVoters bool
 }
 
@@ -196,9 +182,8 @@ type Outcome struct {
 	Plan       *Plan      `json:"plan,omitempty"` // absent for what needs no plan
 }
 
-// Compare predicts chaining off, chaining on, and the plan of each policy with the
-// other options of o. If o names no write concern, it adds the balanced plan for
-// w:1.
+// Compare predicts chaining off, chaining on, and the plan of each policy. If o names no write concern, it adds
+// the balanced plan for w:1.
 func Compare(set *Set, o PlanOptions, p Params) ([]Outcome, error) {
 	out := []Outcome{
 		{Name: "chaining off", Prediction: Predict(set, DirectTree(set), p)},

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -14,17 +15,18 @@ import (
 )
 
 const (
-	// settle is how long a member may take to be at its new source, steady how long
-	// it has to stay there to count: the server may drop a source at once.
+	// settle is how long a member may take to be at its new source. It counts when it stays there for steady: the
+	// server may drop a source at once.
 	settle = 2500 * time.Millisecond
 	steady = 400 * time.Millisecond
-	// askEvery is the time between two questions meanwhile.
+	// askEvery is the interval of questions meanwhile.
 	askEvery = 50 * time.Millisecond
-	// retryFirst and retryMost bound the pause between two commands to a member; a
-	// server that lost its source waits a second before it takes another.
+	gap      = 100 * time.Millisecond // between two commands
+	// retryFirst and retryMost bound the pause between commands to a member. A server that lost its source waits a
+	// second before it takes another.
 	retryFirst = 1200 * time.Millisecond
 	retryMost  = 30 * time.Second
-	// mostFailures in a row make a controller take the second choice.
+	// mostFailures in a row make a controller take a seat's second source.
 	mostFailures = 4
 )
 
@@ -32,9 +34,8 @@ const (
 type ControlOptions struct {
 	Plan     PlanOptions
 	Interval time.Duration // between two observations; 0 is 1 second
-	Gap      time.Duration // least time between two commands; 0 is 100 milliseconds
-	// NoNotes forbids notes in the oplog. In a set without writes a change then takes
-	// up to ten seconds, the time between two notes of the server, or several times that.
+	// NoNotes forbids notes in the oplog. A change in a set without writes then waits for a note of the server,
+	// which writes one every ten seconds.
 	NoNotes bool
 	Log     *slog.Logger
 }
@@ -47,8 +48,7 @@ type Stats struct {
 	Agrees   bool  `json:"agrees"`   // the set had the planned tree when last observed
 }
 
-// Controller moves members. Apply, Hold and Restore are not to be called
-// concurrently; Stats may be called at any time.
+// Controller moves members. Apply, Hold and Restore must not run concurrently. Stats may be called at any time.
 type Controller struct {
 	observer *Observer
 	o        ControlOptions
@@ -61,7 +61,6 @@ type Controller struct {
 	plan  *Plan
 }
 
-// attempts are those to move one member.
 type attempts struct {
 	failed int           // in a row
 	next   time.Time     // of the next command, at the earliest
@@ -69,18 +68,13 @@ type attempts struct {
 	calm   time.Duration // pause after it
 }
 
-// NewController returns a controller of the set that an observer reads.
+// NewController returns a controller of the set that observer reads.
 func NewController(observer *Observer, o ControlOptions) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
 	}
-	if o.Gap <= 0 {
-		o.Gap = 100 * time.Millisecond
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return &Controller{observer: observer, o: o, log: o.Log, tries: map[string]attempts{}}
+	return &Controller{observer: observer, o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		tries: map[string]attempts{}}
 }
 
 // Stats returns what was done so far.
@@ -90,22 +84,13 @@ func (c *Controller) Stats() Stats {
 	return c.stats
 }
 
-// Plan returns the current tree, nil before the first; the caller must not change it.
-// It may be called at any time.
-func (c *Controller) Plan() *Plan {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.plan
-}
-
 func (c *Controller) count(change func(*Stats)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.stats)
 }
 
-// Apply brings the set into the planned tree and returns when all members have their
-// planned source; ctx bounds how long that may take.
+// Apply brings the set into the planned tree. It returns when all members have their planned source, or ctx ends.
 func (c *Controller) Apply(ctx context.Context) (*Plan, error) {
 	h := session{Controller: c}
 	over, err := h.settle(ctx)
@@ -116,7 +101,7 @@ func (c *Controller) Apply(ctx context.Context) (*Plan, error) {
 	return h.plan, err
 }
 
-// settle moves all members to their planned sources; over reports that ctx ended before.
+// settle moves all members; over reports that ctx ended before.
 func (h *session) settle(ctx context.Context) (over bool, err error) {
 	for {
 		agrees, err := h.round(ctx)
@@ -134,9 +119,8 @@ func (h *session) settle(ctx context.Context) (over bool, err error) {
 	}
 }
 
-// Hold keeps the set in the planned tree until ctx ends, through drift, restarts,
-// elections and changes of the configuration. It returns the error that ended ctx,
-// that of the first observation, or ErrAnotherHold if an earlier hold works on the set.
+// Hold keeps the set in the planned tree until ctx ends. It returns the error that ended ctx, that of the first
+// observation, or ErrAnotherHold if an earlier hold works on the set.
 func (c *Controller) Hold(ctx context.Context) error {
 	h := session{Controller: c}
 	for {
@@ -162,8 +146,7 @@ func (c *Controller) Hold(ctx context.Context) error {
 	}
 }
 
-// Restore moves the members back to their recorded sources, as far as these can still
-// be sources.
+// Restore moves the members back to their recorded sources, as far as these can be sources now.
 func (c *Controller) Restore(ctx context.Context, was *Memory) error {
 	set, err := c.observer.Observe(ctx)
 	if err != nil {
@@ -188,7 +171,7 @@ type session struct {
 	looked    time.Time // for other holds
 }
 
-// signature is what a plan depends on, except round trips, which vary.
+// signature is what a plan depends on, except round trips.
 func signature(set *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %v", set.ConfigVersion, set.Chaining)
@@ -198,8 +181,7 @@ func signature(set *Set) string {
 	return b.String()
 }
 
-// round observes the set once and moves members that can move now; agrees reports
-// that all have their planned source.
+// round observes the set and moves members that can move now; agrees reports that all have their planned source.
 func (h *session) round(ctx context.Context) (agrees bool, err error) {
 	began := time.Now()
 	set, err := h.observer.Observe(ctx)
@@ -239,8 +221,7 @@ func (h *session) round(ctx context.Context) (agrees bool, err error) {
 	return agrees, nil
 }
 
-// alone checks at an interval whether another hold works on the set. The one whose
-// name comes first stays, so that not both of two end.
+// alone looks for other holds. The hold whose name comes first stays, so that not both of two end.
 func (h *session) alone(ctx context.Context) error {
 	if h.set == nil || time.Since(h.looked) < otherHoldsEvery {
 		return nil
@@ -258,8 +239,8 @@ func (h *session) alone(ctx context.Context) error {
 	return anotherHold(h.set.Name, slices.DeleteFunc(others, func(name string) bool { return since(name) > me }))
 }
 
-// replan makes a plan when there is none for the present set. A change counts when
-// it is observed twice, for states pass quickly during an election or a restart.
+// replan makes a plan when the set has changed. A change counts when it is observed twice: states pass quickly
+// during an election or a restart.
 func (h *session) replan(set *Set) (ready bool, err error) {
 	sig := signature(set)
 	if h.plan != nil && (h.fixed || sig == h.signature) {
@@ -291,7 +272,6 @@ func (h *session) replan(set *Set) (ready bool, err error) {
 	return true, nil
 }
 
-// want is the source that a seat should have now.
 func (h *session) want(seat *Seat) string {
 	if h.tries[seat.Host].failed/mostFailures%2 == 1 && seat.Second != "" {
 		return seat.Second
@@ -299,8 +279,7 @@ func (h *session) want(seat *Seat) string {
 	return seat.Source
 }
 
-// possible reports whether a source is up and does not itself fetch, directly or
-// not, from the member.
+// possible reports a source that is up and does not itself fetch, directly or not, from the member.
 func possible(set *Set, m *Member, want string) bool {
 	src := set.Member(want)
 	if src == nil || !src.Healthy || src.State != StatePrimary && src.State != StateSecondary {
@@ -316,12 +295,11 @@ func possible(set *Set, m *Member, want string) bool {
 	return true
 }
 
-// move changes the source of a member and waits until that takes effect.
 func (h *session) move(ctx context.Context, set *Set, m *Member, want string) error {
-	if err := pace.Pause(ctx, time.Until(h.last.Add(h.o.Gap))); err != nil {
+	if err := pace.Pause(ctx, time.Until(h.last.Add(gap))); err != nil {
 		return err
 	}
-	// The state is read again: an initial sync would start anew.
+	// An initial sync would start anew.
 	source, state, err := h.observer.Source(ctx, m.Host)
 	if err != nil {
 		h.log.Debug("a member does not answer", "member", m.Host, "error", err)
@@ -356,7 +334,7 @@ func (h *session) move(ctx context.Context, set *Set, m *Member, want string) er
 	return nil
 }
 
-// succeeded doubles the pause for a member that drifts again within a minute.
+// succeeded doubles the pause of a member that drifts again within a minute.
 func (h *session) succeeded(host string, first bool) {
 	a, now := h.tries[host], time.Now()
 	if first {
@@ -370,7 +348,6 @@ func (h *session) succeeded(host string, first bool) {
 	h.tries[host] = a
 }
 
-// failed delays the next attempt.
 func (h *session) failed(host, want string) {
 	a := h.tries[host]
 	a.failed++
@@ -385,8 +362,7 @@ func (h *session) failed(host, want string) {
 	}
 }
 
-// notes puts the new source ahead of the member. It stops for good when the user may
-// not write notes. Other failures pass: the primary may have stepped down.
+// notes puts the new source ahead of the member. It stops for good when the user may not write notes.
 func (h *session) notes(ctx context.Context, primary string) {
 	if h.o.NoNotes {
 		return
@@ -402,8 +378,8 @@ func (h *session) notes(ctx context.Context, primary string) {
 	}
 }
 
-// settled waits until the member has fetched from the source for a while. A third
-// source means that the member dropped the wanted one.
+// settled waits until the member has fetched from the source for a while. A third source means that the
+// member dropped the wanted one.
 func (h *session) settled(ctx context.Context, host, was, want string) (bool, error) {
 	var since time.Time
 	for deadline := time.Now().Add(settle); ; {

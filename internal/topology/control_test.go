@@ -295,3 +295,10 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%+v %v", m, err)
 	}
 }
+
+// Plan is the current tree, nil before the first.
+func (c *Controller) Plan() *Plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plan
+}

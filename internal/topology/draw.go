@@ -16,9 +16,8 @@ type Line struct {
 	Depth  int // 0 is the primary, or a member without a source
 }
 
-// Lines draws a tree (the source of each member, by host): the primary first, then
-// members without a source in the set. A circle, which a set can have for a moment,
-// is cut where it closes.
+// Lines draws a tree, the source of each member by host: the primary first, then members without a source.
+// A circle, which a set can have for a moment, is cut where it closes.
 func Lines(set *Set, tree map[string]string) []Line {
 	children := map[string][]string{}
 	for _, m := range set.Members {
@@ -65,8 +64,7 @@ func (d *drawing) draw(host, prefix, below string, depth int) {
 	}
 }
 
-// WriteDOT writes the tree as a graph for Graphviz: arrows go the way of the data,
-// members that did not answer are dashed.
+// WriteDOT writes the tree for Graphviz. Arrows go the way of the data; members that did not answer are dashed.
 func WriteDOT(w io.Writer, set *Set, tree map[string]string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "digraph %s {\n  rankdir=TB;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n",
@@ -101,12 +99,11 @@ func WriteDOT(w io.Writer, set *Set, tree map[string]string) error {
 	return err
 }
 
-// quoted is a string of the DOT language.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
 }
 
-// The measures of a picture in pixels. A member's box has two lines of text.
+// In pixels. A member's box has two lines of text.
 const (
 	boxWide, boxHigh = 190, 42
 	boxGap           = 12 // between two members of a level
@@ -114,7 +111,6 @@ const (
 	pictureEdge      = 14
 )
 
-// box is one member in a picture.
 type box struct {
 	member *Member
 	above  *box
@@ -123,8 +119,8 @@ type box struct {
 	below  []*box
 }
 
-// WriteSVG draws the tree from the primary on the left to the right. Members without
-// a vote are grey, hidden ones have a dashed border, those that are down a red one.
+// WriteSVG draws the tree from left to right. Members without a vote are grey; hidden ones have a dashed border,
+// those that are down a red one.
 func WriteSVG(w io.Writer, set *Set, tree map[string]string) error {
 	boxes, deepest, rows := layOut(set, tree)
 	width := 2*pictureEdge + (deepest+1)*boxWide + deepest*levelGap
@@ -176,7 +172,6 @@ func layOut(set *Set, tree map[string]string) (boxes []*box, deepest, rows int) 
 
 func (x *box) left() int { return pictureEdge + x.depth*(boxWide+levelGap) }
 
-// link draws an arrow from the source.
 func (x *box) link(b *strings.Builder) {
 	if x.above == nil {
 		return
@@ -211,7 +206,6 @@ func (x *box) draw(b *strings.Builder) {
 		html.EscapeString(shortened(describe(m), 32)))
 }
 
-// describe is the text of a member's box.
 func describe(m *Member) string {
 	var parts []string
 	switch {
@@ -237,7 +231,6 @@ func describe(m *Member) string {
 	return strings.Join(parts, ", ")
 }
 
-// shortened cuts the middle out of a text that does not fit into its box.
 func shortened(s string, most int) string {
 	r := []rune(s)
 	if len(r) <= most {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +34,8 @@ func Remember(set *Set) *Memory {
 	return m
 }
 
-// plan leads back to the recorded tree. Members that were under the primary come
-// under today's; one whose old source is unfit is left to the server.
+// plan leads back to the recorded tree. Members that were under the primary come under today's; one whose source
+// is unfit is left to the server.
 func (m *Memory) plan(set *Set) *Plan {
 	plan := &Plan{Set: set.Name, Policy: "as it was"}
 	primary := set.Primary()
@@ -64,8 +65,7 @@ func (m *Memory) plan(set *Set) *Plan {
 	return plan
 }
 
-// Save stores the tree in a directory, unless one of the same set is stored
-// already: the tree before the first change counts. It returns the stored one.
+// Save stores the tree in a directory and returns the stored one: an earlier tree of the same set stays.
 func (m *Memory) Save(dir string) (*Memory, error) {
 	if kept, err := LoadMemory(dir, m.Set, m.ID); err != nil || kept != nil {
 		return kept, err
@@ -109,14 +109,8 @@ func (m *Memory) Forget(dir string) error {
 	return nil
 }
 
-// memoryPath uses the set's id, which is unique. Names come from a server and must
-// not lead out of the directory.
+// memoryPath never leads out of the directory: names come from a server.
 func memoryPath(dir, set, id string) string {
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
-			return r
-		}
-		return '_'
-	}, cmp.Or(id, set))
+	name := regexp.MustCompile(`[^-_0-9A-Za-z]`).ReplaceAllString(cmp.Or(id, set), "_")
 	return filepath.Join(dir, name+".json")
 }

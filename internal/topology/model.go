@@ -7,23 +7,18 @@ import (
 	"slices"
 )
 
-// Params holds the costs behind a prediction. Micros are processor time of the
-// primary for one write; FitPublished says where they come from.
+// Params holds the costs behind a prediction. Micros are processor time of the primary for one write.
 type Params struct {
 	Cores        float64 `json:"cores"`        // of the primary's machine
 	Threads      float64 `json:"threads"`      // clients that write at once, each waiting for its write
 	ClientMillis float64 `json:"clientMillis"` // round trip between a client and the primary
 	WriteCPU     float64 `json:"writeMicros"`  // the write itself
 	ServeCPU     float64 `json:"serveMicros"`  // the oplog entry for one member that fetches it
-	// FollowCPU is what one voting member costs at majority concern: the primary
-	// follows its progress and wakes the clients.
-	FollowCPU float64 `json:"followMicros"`
-	ApplyCPU  float64 `json:"applyMicros"` // a secondary's own time to fetch and apply a write at w:1
-	// HopMillis is the elapsed time for one member to fetch, apply and report a
-	// write, with the network of one data centre.
+	FollowCPU    float64 `json:"followMicros"` // the cost of one voting member at majority concern
+	ApplyCPU     float64 `json:"applyMicros"`  // a secondary's own time to fetch and apply a write at w:1
+	// HopMillis is the time for one member to fetch, apply and report a write within one data centre.
 	HopMillis float64 `json:"hopMillis"`
-	// PrimaryWeight is how often members that choose a source take the primary,
-	// relative to another member at the same distance.
+	// PrimaryWeight is how often members choose the primary, relative to another member at the same distance.
 	PrimaryWeight float64 `json:"primaryWeight"`
 }
 
@@ -34,19 +29,16 @@ type Prediction struct {
 	// CPUW1 and CPUMajority are shares of the primary's processors at these rates.
 	CPUW1       float64 `json:"cpuW1"`
 	CPUMajority float64 `json:"cpuMajority"`
-	// CPUInner is the share at w:1 of the secondary with the most members under it,
-	// on a machine like the primary's. Near 1 it lags, and they with it.
+	// CPUInner is the share at w:1 of the secondary with the most members under it. Near 1 it lags.
 	CPUInner float64 `json:"cpuInnerW1"`
-	// Direct is how many members fetch from the primary: a mean where members
-	// choose their sources.
+	// Direct is how many members fetch from the primary: a mean where members choose their sources.
 	Direct     float64 `json:"direct"`
 	Depth      float64 `json:"depth"`      // of the longest path
 	FanOut     float64 `json:"fanOut"`     // most members under one secondary
 	WaitMillis float64 `json:"waitMillis"` // for the voter that completes the majority
 }
 
-// For returns the rate for a write concern, "majority" or another, and the share
-// of the primary's processors that it takes.
+// For returns the rate for a write concern, and the share of the primary's processors that it takes.
 func (p Prediction) For(concern string) (rate, cpu float64) {
 	if concern == Majority {
 		return p.Majority, p.CPUMajority
@@ -54,7 +46,6 @@ func (p Prediction) For(concern string) (rate, cpu float64) {
 	return p.W1, p.CPUW1
 }
 
-// shape is what the model needs to know of a tree.
 type shape struct {
 	direct, depth, fanOut float64
 	voters                float64 // whose progress makes a majority
@@ -80,11 +71,9 @@ func (p Params) predict(s shape) Prediction {
 	return out
 }
 
-// closed solves a closed queueing network: each client sends a write, which takes
-// a core of the primary for some microseconds or queues for it, and waits some
-// milliseconds. It returns writes per second and the share of the cores that they
-// take. Both times are taken as exponential, for which the answer is exact: the
-// weight of n clients at the primary follows from that of n-1.
+// closed solves a closed queueing network. Each client sends a write, which queues for a core of the primary for
+// some microseconds, and then waits some milliseconds. Both times are taken as exponential, for which the answer
+// is exact: the weight of n clients at the primary follows from that of n-1.
 func (p Params) closed(micros, wait float64) (rate, cpu float64) {
 	away := 1000 * (p.ClientMillis + wait)
 	clients := max(math.Round(p.Threads), 1)
@@ -103,7 +92,7 @@ func (p Params) closed(micros, wait float64) (rate, cpu float64) {
 	return 1e6 * busy / micros, busy / p.Cores
 }
 
-// shapeOf measures a tree. hop weighs a hop against the network, milliseconds.
+// shapeOf measures a tree. hop are the milliseconds of a hop.
 func shapeOf(set *Set, tree map[string]string, hop float64) (s shape) {
 	primary := set.Primary()
 	if primary == nil {
@@ -157,20 +146,15 @@ func pathOf(set *Set, tree map[string]string, primary *Member, host string) (hop
 	return hops, rtt, true
 }
 
-// oneSite is the longest round trip within a data centre, in milliseconds:
-// servers measure whole ones, and the fitted hop includes that much.
-const oneSite = 2
-
-// network is the round trip between two members in milliseconds, 0 within a data
-// centre.
+// network is the round trip between two members in milliseconds, 0 within a data centre.
 func (s *Set) network(a, b *Member) float64 {
+	const oneSite = 2 // milliseconds, which the fitted hop includes
 	if ms, ok := s.pingBetween(a, b); ok && ms > oneSite {
 		return ms
 	}
 	return 0
 }
 
-// relative is how far a figure is from the wanted one: 0.1 is ten per cent more.
 func relative(got, want float64) float64 {
 	if want == 0 {
 		return math.Inf(1)
@@ -183,8 +167,7 @@ const (
 	automaticSeed = 6    // draws them, so that the answer is always the same
 )
 
-// DirectTree returns the tree of a set with chaining off: every member that
-// replicates is under the primary.
+// DirectTree returns the tree of a set with chaining off.
 func DirectTree(set *Set) map[string]string {
 	tree := map[string]string{}
 	p := set.Primary()
@@ -196,15 +179,12 @@ func DirectTree(set *Set) map[string]string {
 	return tree
 }
 
-// PredictAutomatic returns what is expected of a set whose members choose their
-// sources: each takes one of the nearest that joined before it, at random. The
-// figures are means over trees that are drawn with a fixed seed.
+// PredictAutomatic returns what is expected of a set whose members choose their sources: each takes one of the
+// nearest that joined before it, at random. The figures are means over trees drawn with a fixed seed.
 func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p)) }
 
-// AutomaticTree returns one of the trees that members may choose: of those drawn,
-// ordered by their predicted rate for a write concern ("1" or "majority"), the one
-// at a share from 0 (slowest) to 1. Evenly spread shares stand for all of them
-// better than as many draws.
+// AutomaticTree returns one of the trees that members may choose, ordered by their predicted rate for a write
+// concern: the one at a share from 0 (slowest) to 1.
 func AutomaticTree(set *Set, concern string, share float64, p Params) map[string]string {
 	type drawn struct {
 		tree map[string]string
@@ -220,8 +200,7 @@ func AutomaticTree(set *Set, concern string, share float64, p Params) map[string
 	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 
-// automatic is the mean shape of the trees that members choose. Which members are
-// in a tree does not depend on the draw.
+// automatic is the mean shape of the trees that members choose.
 func automatic(set *Set, p Params) (mean shape) {
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
 	for range autoSamples {
@@ -236,7 +215,7 @@ func automatic(set *Set, p Params) (mean shape) {
 	return mean
 }
 
-// randomTree lets the members join in any order.
+// randomTree lets the members join in a random order.
 func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 	tree := map[string]string{}
 	primary := set.Primary()
@@ -257,8 +236,7 @@ func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 	return tree
 }
 
-// chooseSource picks at random among the nearest members that the server allows. The
-// primary, if it is one of them, is the first and has its own weight.
+// chooseSource picks one of the nearest members that the server allows. The primary is the first, with its own weight.
 func chooseSource(set *Set, m *Member, joined []*Member, weight float64, r *rand.Rand) *Member {
 	var nearest []*Member
 	best := 0.0
@@ -287,7 +265,6 @@ func chooseSource(set *Set, m *Member, joined []*Member, weight float64, r *rand
 	return nearest[1+min(int(at), len(nearest)-2)]
 }
 
-// What was published of the machines, the load and the network.
 const (
 	publishedCores   = 4
 	publishedClients = 8
@@ -295,13 +272,11 @@ const (
 	publishedVoters  = 7     // at most; the last of them is hidden
 )
 
-// applyShare is the cost of applying a write, relative to the primary's cost of
-// writing it. It is not published: millrace-bench bench topology measured 57 to
-// 71 µs on secondaries without followers, about 190 on the primary (mongod 6.0.5).
+// applyShare is the cost of applying a write, relative to that of the primary's write. It is not published:
+// millrace-bench measured 57 to 71 µs on secondaries without followers, about 190 on the primary (mongod 6.0.5).
 const applyShare = 0.3
 
-// Cell is what was published of one set, with the model's prediction. Errors are
-// relative: 0.1 is a prediction ten per cent too high.
+// Cell is what was published of one set, with the model's prediction. An error of 0.1 is 10 % too high.
 type Cell struct {
 	Members      int     `json:"members"`
 	Majority     bool    `json:"majority"` // or w:1
@@ -324,9 +299,8 @@ func (c Cell) concern() string {
 	return "1"
 }
 
-// Published returns the table that the model is fitted to: writes per second of
-// YCSB with eight threads on sets of 3, 7 and 15 members (at most 7 of which
-// vote, one of them hidden), and the primary's share of its four cores.
+// Published returns the table that the model is fitted to: writes per second of YCSB with eight threads, and the
+// primary's share of its four cores. The sets have up to 7 voters, one of them hidden.
 func Published() (cells []Cell) {
 	for _, r := range []struct {
 		members                int
@@ -344,8 +318,7 @@ func Published() (cells []Cell) {
 	return cells
 }
 
-// PublishedPair returns the two cells of a set with a write concern: chaining off
-// and on. ok is false for a set without published figures.
+// PublishedPair returns the cells of a set with chaining off and on; ok is false without published figures.
 func PublishedPair(members int, majority bool) (off, on Cell, ok bool) {
 	for _, c := range Published() {
 		switch {
@@ -359,12 +332,10 @@ func PublishedPair(members int, majority bool) (off, on Cell, ok bool) {
 	return off, on, on.OpsPerSecond > 0
 }
 
-// FitPublished fits the parameters to the published table. They are computed
-// rather than written down, so that only the table and the model decide.
+// FitPublished fits the parameters to the published table, so that only the table and the model decide.
 func FitPublished() Params { return publishedShapes().fit(Published()) }
 
-// PublishedFit returns the published table with the model's prediction of each
-// cell, also when fitted without it.
+// PublishedFit returns the published table with the model's prediction of each cell, also when fitted without it.
 func PublishedFit() []Cell {
 	cells, all := Published(), publishedShapes()
 	fitted := all.fit(cells)
@@ -378,7 +349,6 @@ func PublishedFit() []Cell {
 	return cells
 }
 
-// publishedSet names a published set, for one weight of the primary.
 type publishedSet struct {
 	members  int
 	chaining bool
@@ -387,8 +357,7 @@ type publishedSet struct {
 
 type shapes map[publishedSet]shape
 
-// leastWeight ends the weights of the primary that are tried: 1, 0.5 and 0.25. The
-// trees of the published runs are unknown, and a lower weight fits hardly better.
+// leastWeight ends the weights of the primary that are tried: 1, 0.5 and 0.25. A lower weight fits hardly better.
 const leastWeight = 0.25
 
 func publishedShapes() shapes {
@@ -404,12 +373,10 @@ func publishedShapes() shapes {
 	return all
 }
 
-// predict returns the rate of one cell and the share of the primary's processors.
 func (s shapes) predict(p Params, c Cell) (rate, cpu float64) {
 	return p.predict(s[publishedSet{c.Members, c.Chaining, p.PrimaryWeight}]).For(c.concern())
 }
 
-// deviation is the sum of the squares of all relative errors.
 func (s shapes) deviation(p Params, cells []Cell) (sum float64) {
 	for _, c := range cells {
 		rate, cpu := s.predict(p, c)
@@ -419,7 +386,6 @@ func (s shapes) deviation(p Params, cells []Cell) (sum float64) {
 	return sum
 }
 
-// fit returns the parameters whose predictions deviate least from the cells.
 func (s shapes) fit(cells []Cell) (best Params) {
 	least := math.Inf(1)
 	for weight := 1.0; weight >= leastWeight; weight /= 2 {
@@ -430,8 +396,7 @@ func (s shapes) fit(cells []Cell) (best Params) {
 	return best
 }
 
-// fitCosts changes one cost at a time while that reduces the deviation, by steps
-// that grow where they do and shrink where they do not.
+// fitCosts changes one cost at a time while that reduces the deviation, by steps that grow or shrink.
 func (s shapes) fitCosts(cells []Cell, weight float64) (p Params, least float64) {
 	p = Params{Cores: publishedCores, Threads: publishedClients, ClientMillis: publishedRTT, PrimaryWeight: weight,
 		WriteCPU: 200, ServeCPU: 20, FollowCPU: 50, HopMillis: 1}

@@ -16,12 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// defaultTimeout bounds one member's answer: one that is down must not delay the
-// view of the others.
-const defaultTimeout = 3 * time.Second
-
-// Observer reads a replica set. It asks each member that it can reach. It is not safe
-// for concurrent use.
+// Observer reads a replica set by asking each member. It is not safe for concurrent use.
 type Observer struct {
 	opts    *options.ClientOptions // as the connection string says
 	uri     string
@@ -33,7 +28,6 @@ type Observer struct {
 	lean    bool   // asks for no more than a tree needs
 }
 
-// hostState is what the observer keeps of one host between two observations.
 type hostState struct {
 	client *driver.Client // nil before the first connection
 	silent bool           // did not answer the last time
@@ -44,22 +38,20 @@ type hostState struct {
 	cpuAt  time.Time
 }
 
-// Open returns an observer of the replica set behind uri; timeout bounds each
-// member's answer, 0 is 3 seconds. It does not connect yet.
+// Open returns an observer of the replica set behind uri. timeout bounds each member's answer; 0 is 3 seconds.
 func Open(uri string, timeout time.Duration) (*Observer, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
 		return nil, err
 	}
 	if timeout <= 0 {
-		timeout = defaultTimeout
+		timeout = 3 * time.Second // a member that is down does not delay the others for longer
 	}
 	return &Observer{opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
 		hosts: map[string]*hostState{}}, nil
 }
 
-// Lean makes the observer ask members for no more than a tree needs, so that frequent
-// observations cost little: processor times stay unknown.
+// Lean makes observations cheap: processor times stay unknown.
 func (o *Observer) Lean() { o.lean = true }
 
 // Close disconnects from all members.
@@ -88,8 +80,7 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	if h.client != nil {
 		return h.client, nil
 	}
-	// It takes only the credentials of the connection string: a direct connection
-	// has no set, and an SRV record would lead elsewhere.
+	// A direct connection has no set, and an SRV record would lead elsewhere.
 	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName(o.app).
 		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(noteWriters + 4).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
@@ -103,7 +94,7 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	return c, nil
 }
 
-// on calls do with a client of one member, within a limit.
+// on calls do with a client of one member, for no longer than limit.
 func (o *Observer) on(ctx context.Context, host string, limit time.Duration,
 	do func(context.Context, *driver.Client) error) error {
 	c, err := o.client(host)
@@ -115,22 +106,20 @@ func (o *Observer) on(ctx context.Context, host string, limit time.Duration,
 	return do(ctx, c)
 }
 
-// Observe reads the set. Members that do not answer are described by what the
-// others have heard of them. It fails when no member answers.
+// Observe reads the set. A member that does not answer is described by what the others have heard of it.
+// It fails when no member answers.
 func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	first, err := o.discover(ctx)
 	if err != nil {
 		return nil, err
 	}
 	views := map[string]*view{}
-	// The primary first: others are then never compared with a position that is
-	// older than their own.
-	primary := ""
-	if m := find(first.status.Members, func(m memberStatus) bool { return m.State == StatePrimary }); m != nil {
-		primary = m.Name
+	// The primary first: then no member is compared with a position older than its own.
+	primary := first.status.Primary().Name
+	if primary != "" {
 		q := o.question(primary)
 		if first.host == primary {
-			q.status = first.status
+			q.status = &first.status
 		}
 		views[primary] = q.ask(ctx)
 	}
@@ -163,8 +152,7 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	return set, nil
 }
 
-// limit is how long a member may take to answer. It is short for one that did not
-// answer the last time, so that a member that is down delays no observation.
+// limit bounds a member's answer. It is short for one that did not answer the last time.
 func (o *Observer) limit(host string) time.Duration {
 	if o.host(host).silent {
 		return max(o.timeout/8, 100*time.Millisecond)
@@ -172,15 +160,13 @@ func (o *Observer) limit(host string) time.Duration {
 	return o.timeout
 }
 
-// discovery is what one member reports of the set.
 type discovery struct {
 	host   string // the member
-	config *setConfig
-	status *status
+	config mongo.SetConfig
+	status mongo.SetStatus
 }
 
-// discover asks one member after another, the last primary first, for the
-// configuration.
+// discover asks one member after another for the configuration, the last primary first.
 func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 	hosts := slices.Clone(o.seeds)
 	for h := range o.hosts {
@@ -210,22 +196,17 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 }
 
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
-	var reply struct {
-		Config setConfig `bson:"config"`
-	}
-	d := &discovery{host: host, config: &reply.Config}
+	d := &discovery{host: host}
 	err := o.on(ctx, host, o.limit(host), func(ctx context.Context, c *driver.Client) (err error) {
-		err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
-		if err != nil {
+		if d.config, err = mongo.ReadSetConfig(ctx, c); err != nil {
 			return mongo.ExplainReach(err, o.opts)
 		}
-		d.status, err = readStatus(ctx, c)
+		d.status, err = mongo.ReadSetStatus(ctx, c)
 		return err
 	})
 	return d, err
 }
 
-// remember stores what the next observation is compared with.
 func (o *Observer) remember(s *Set) {
 	o.primary = ""
 	if p := s.Primary(); p != nil {
@@ -250,82 +231,14 @@ func boolRank(b bool) int {
 	return 0
 }
 
-// setConfig is the part of the reply to replSetGetConfig that is used.
-type setConfig struct {
-	ID       string         `bson:"_id"`
-	Version  int64          `bson:"version"`
-	Members  []memberConfig `bson:"members"`
-	Settings struct {
-		Chaining     *bool         `bson:"chainingAllowed"`
-		ReplicaSetID bson.ObjectID `bson:"replicaSetId"`
-	} `bson:"settings"`
-}
-
-type memberConfig struct {
-	ID          int               `bson:"_id"`
-	Host        string            `bson:"host"`
-	Arbiter     bool              `bson:"arbiterOnly"`
-	Hidden      bool              `bson:"hidden"`
-	BuildIndex  *bool             `bson:"buildIndexes"`
-	Priority    *float64          `bson:"priority"`
-	Votes       *int              `bson:"votes"`
-	Tags        map[string]string `bson:"tags"`
-	Delay       int64             `bson:"secondaryDelaySecs"`
-	DelayBefore int64             `bson:"slaveDelay"` // its name before 5.0
-}
-
-// status is the part of the reply to replSetGetStatus that is used.
-type status struct {
-	Date     time.Time `bson:"date"`
-	Term     int64     `bson:"term"`
-	SyncHost string    `bson:"syncSourceHost"`
-	SyncTo   string    `bson:"syncingTo"` // its name before 4.4
-	OpTimes  struct {
-		Applied   mongo.OpTime `bson:"appliedOpTime"`
-		Durable   mongo.OpTime `bson:"durableOpTime"`
-		AppliedAt time.Time    `bson:"lastAppliedWallTime"`
-		DurableAt time.Time    `bson:"lastDurableWallTime"`
-	} `bson:"optimes"`
-	Members []memberStatus `bson:"members"`
-}
-
-type memberStatus struct {
-	Name      string       `bson:"name"`
-	Health    float64      `bson:"health"`
-	State     string       `bson:"stateStr"`
-	Uptime    int64        `bson:"uptime"` // seconds
-	Applied   mongo.OpTime `bson:"optime"`
-	Durable   mongo.OpTime `bson:"optimeDurable"`
-	AppliedAt time.Time    `bson:"lastAppliedWallTime"`
-	DurableAt time.Time    `bson:"lastDurableWallTime"`
-	Heartbeat time.Time    `bson:"lastHeartbeat"`
-	Ping      float64      `bson:"pingMs"`
-	SyncHost  string       `bson:"syncSourceHost"`
-	SyncTo    string       `bson:"syncingTo"`
-	Elected   time.Time    `bson:"electionDate"`
-	Self      bool         `bson:"self"`
-}
-
-func readStatus(ctx context.Context, c *driver.Client) (*status, error) {
-	var s status
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&s)
-	return &s, err
-}
-
-// of returns what the status reports of a member, nil for nothing.
-func (s *status) of(host string) *memberStatus {
-	return find(s.Members, func(m memberStatus) bool { return m.Name == host })
-}
-
-// view is one member's own answer.
 type view struct {
-	status *status
+	status *mongo.SetStatus
 	facts  facts
 	cpu    float64 // seconds of processor time, -1 unknown
 	err    error
 }
 
-// facts cannot change while a server runs, so it is asked for them once.
+// facts cannot change while a server runs.
 type facts struct {
 	uptime   int64 // seconds, when last asked
 	started  time.Time
@@ -333,21 +246,17 @@ type facts struct {
 	version  string
 }
 
-// startNoise is the error of a start that is computed from whole seconds.
-const startNoise = 2 * time.Second
-
-// of reports whether these are the facts of the server that answered: it was not
-// restarted since.
+// of reports whether these are the facts of the server that answered: it was not restarted. Its start is computed
+// from whole seconds.
 func (f facts) of(uptime int64, started time.Time) bool {
-	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= startNoise
+	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= 2*time.Second
 }
 
-// question is what one member is asked. It is safe to ask several concurrently.
 type question struct {
 	client *driver.Client
 	err    error // why there is no client
 	limit  time.Duration
-	status *status // nil unless it has answered already
+	status *mongo.SetStatus // nil unless it has answered already
 	known  facts
 	cpu    bool // asks for the processor time
 }
@@ -357,25 +266,22 @@ func (o *Observer) question(host string) question {
 	return question{client: c, err: err, limit: o.limit(host), known: o.host(host).facts, cpu: !o.lean}
 }
 
-// ask asks for all that a member knows of itself and the others.
 func (q question) ask(ctx context.Context) *view {
 	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
 	s, err := q.status, q.err
 	if s == nil && err == nil {
-		s, err = readStatus(ctx, q.client)
+		s = &mongo.SetStatus{}
+		*s, err = mongo.ReadSetStatus(ctx, q.client)
 	}
 	if err != nil {
 		return &view{err: err}
 	}
 	v := &view{status: s, cpu: -1, facts: q.known}
-	var uptime int64
-	if m := find(s.Members, func(m memberStatus) bool { return m.Self }); m != nil {
-		uptime = m.Uptime
-	}
+	uptime := s.Self().Uptime
 	started := s.Date.Add(-time.Duration(uptime) * time.Second)
 	fresh := !q.known.of(uptime, started)
-	// The rest is optional: privileges may be missing.
+	// Privileges for the rest may be missing.
 	if fresh {
 		v.facts = readFacts(ctx, q.client, started)
 	}
@@ -387,7 +293,7 @@ func (q question) ask(ctx context.Context) *view {
 	return v
 }
 
-// readServer asks for the version and the processor time used, -1 if unknown.
+// readServer returns the version and the processor time in seconds, -1 if unknown.
 func readServer(ctx context.Context, c *driver.Client) (version string, cpu float64) {
 	var server struct {
 		Version string `bson:"version"`
@@ -410,8 +316,8 @@ func readServer(ctx context.Context, c *driver.Client) (version string, cpu floa
 	return server.Version, -1
 }
 
-// readFacts asks whether the member may chain although the set may not. The error of
-// a server without the parameter is an answer, too.
+// readFacts asks whether the member may chain although the set may not. A server without the parameter returns
+// an error, which is an answer too.
 func readFacts(ctx context.Context, c *driver.Client, started time.Time) facts {
 	var parameter struct {
 		Override *bool `bson:"enableOverrideClusterChainingSetting"`

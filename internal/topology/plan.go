@@ -14,11 +14,9 @@ import (
 type Policy string
 
 const (
-	// PolicyBalanced puts the voters that make the majority directly under the
-	// primary and every other member under the nearest suitable secondary.
+	// PolicyBalanced puts the voters of the majority under the primary, others under the nearest secondary.
 	PolicyBalanced Policy = "balanced"
-	// PolicyLatency puts all voters, and others while the primary has room,
-	// directly under the primary.
+	// PolicyLatency puts all voters, and others while there is room, under the primary.
 	PolicyLatency Policy = "latency"
 	// PolicyFanOut minimizes the load of each member, at the price of depth.
 	PolicyFanOut Policy = "fan-out"
@@ -35,21 +33,14 @@ const (
 // PlanOptions shape a plan; the zero value is the balanced policy.
 type PlanOptions struct {
 	Policy Policy
-	// FanOut is how many members may fetch from one secondary; 0 chooses the
-	// least that relieves the primary.
+	// FanOut is how many members may fetch from one secondary; 0 is the least that relieves the primary.
 	FanOut int
-	// PrimaryFanOut is how many may fetch from the primary beyond those that
-	// have to; 0 follows from the policy.
+	// PrimaryFanOut is how many may fetch from the primary beyond those that have to; 0 is the policy's.
 	PrimaryFanOut int
-	// Depth is the most fetches between the primary and a member; 0 follows from
-	// the policy.
-	Depth int
-	// Spare is how many voters more than the majority needs are put directly
-	// under the primary.
-	Spare int
-	// WriteConcern is that of most writes: "majority", or how many members they
-	// wait for, the primary included. That many voters, at least one, come directly
-	// under the primary. Empty suits any.
+	Depth         int // the most fetches between the primary and a member; 0 is the policy's
+	Spare         int // how many voters beyond the majority are put under the primary
+	// WriteConcern is that of most writes: "majority", or a number of members with the primary. That many voters
+	// come under the primary, at least one. Empty suits any.
 	WriteConcern string
 	ZoneTag      string   // names the zones of members; empty finds it
 	Avoid        []string // hosts that must not be sources
@@ -75,8 +66,8 @@ type Seat struct {
 	Host   string `json:"host"`
 	Source string `json:"source"`
 	Depth  int    `json:"depth"` // 1 is directly under the primary
-	// Second is the source to take when Source is lost, on which it does not
-	// depend. It is empty only where the primary is the one possible source.
+	// Second is the source to take when Source is lost, and does not depend on it. It is empty only where the
+	// primary is the one possible source.
 	Second  string `json:"second,omitempty"`
 	Current string `json:"current,omitempty"` // the source at the moment
 	Why     string `json:"why"`
@@ -100,8 +91,7 @@ func (p *Plan) Tree() map[string]string {
 	return tree
 }
 
-// Changes returns the seats that differ from the set, top down: taken in this
-// order they never form a circle.
+// Changes returns the seats that differ from the set. In their order they never form a circle.
 func (p *Plan) Changes() []Seat {
 	return slices.DeleteFunc(slices.Clone(p.Seats), func(s Seat) bool { return !s.Changed() })
 }
@@ -111,8 +101,8 @@ func (p *Plan) Seat(host string) *Seat {
 	return find(p.Seats, func(s Seat) bool { return s.Host == host })
 }
 
-// MakePlan returns a tree for the set. It is a pure function: the same set and
-// options give the same tree, and a set that already has it needs no change.
+// MakePlan returns a tree for the set. The same set and options give the same tree, and a set that already has
+// it needs no change.
 func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -141,7 +131,7 @@ func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
 	}
 }
 
-// complete checks the options and fills in what follows from the policy.
+// complete checks the options and fills in the policy's.
 func (o PlanOptions) complete() (PlanOptions, error) {
 	o.Policy = cmp.Or(o.Policy, PolicyBalanced)
 	if o.FanOut < 0 || o.Depth < 0 || o.Spare < 0 || o.PrimaryFanOut < 0 {
@@ -161,7 +151,6 @@ func (o PlanOptions) complete() (PlanOptions, error) {
 	return o, nil
 }
 
-// acknowledge is how many members, the primary included, acknowledge a write.
 func (o PlanOptions) acknowledge(set *Set) int {
 	if n, err := strconv.Atoi(o.WriteConcern); err == nil {
 		return n
@@ -169,8 +158,7 @@ func (o PlanOptions) acknowledge(set *Set) int {
 	return majority(set)
 }
 
-// majority is how many data-bearing voters acknowledge a write of majority
-// concern, the primary included.
+// majority is how many data-bearing voters acknowledge a majority write, with the primary.
 func majority(set *Set) int {
 	votes, data := 0, 0
 	for _, m := range set.Members {

@@ -31,7 +31,6 @@ func newPlanner(set *Set, o PlanOptions) *planner {
 		depth: map[string]int{}, load: map[string]int{}, source: map[string]string{}, why: map[string]string{}}
 }
 
-// findZoneTag returns the tag that names data centres, "" for none.
 func findZoneTag(set *Set) string {
 	for _, tag := range []string{"zone", "az", "dc", "datacenter", "data_center", "region"} {
 		values := map[string]bool{}
@@ -47,8 +46,7 @@ func findZoneTag(set *Set) string {
 	return ""
 }
 
-// plan seats the members one after the other: first the voters that writes wait
-// for, then members that can be sources, then leaves.
+// plan seats first the voters that writes wait for, then members that can be sources, then leaves.
 func (p *planner) plan() *Plan {
 	members := p.seatable()
 	core := p.core(members)
@@ -57,7 +55,10 @@ func (p *planner) plan() *Plan {
 		p.place(m, p.primary, p.coreReason())
 	}
 	rest := slices.DeleteFunc(members, func(m *Member) bool { return slices.Contains(core, m) })
-	slices.SortStableFunc(rest, p.order)
+	slices.SortStableFunc(rest, func(a, b *Member) int { // voters first: they do not fetch from members without a vote
+		return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
+			p.compareDistance(a, b, p.primary), a.ID-b.ID)
+	})
 	for _, m := range rest {
 		src := p.choose(m)
 		p.place(m, src, p.reason(m, src))
@@ -65,7 +66,7 @@ func (p *planner) plan() *Plan {
 	return p.result()
 }
 
-// seatable are the members whose source can be set.
+// seatable returns the members whose source can be set.
 func (p *planner) seatable() []*Member {
 	var out []*Member
 	for i := range p.set.Members {
@@ -90,9 +91,8 @@ func (p *planner) seatable() []*Member {
 	return out
 }
 
-// core are the voters that writes wait for besides the primary, at least one: first
-// those that can serve others, then the nearest. Their present place does not count:
-// one that lacks room elsewhere would push another out, again with each plan.
+// core returns the voters that writes wait for besides the primary, at least one: first those that can serve
+// others, then the nearest. Their present place does not count, or each plan would move some again.
 func (p *planner) core(members []*Member) []*Member {
 	need := max(p.o.acknowledge(p.set)-min(p.primary.Votes, 1), 1) + p.o.Spare
 	voters := slices.DeleteFunc(slices.Clone(members), func(m *Member) bool { return m.Votes == 0 || m.DelaySeconds > 0 })
@@ -116,7 +116,6 @@ func (p *planner) coreReason() string {
 	return "acknowledges writes"
 }
 
-// primaryLimit is how many members the primary serves.
 func (p *planner) primaryLimit(members []*Member, core int) int {
 	limit := p.o.PrimaryFanOut
 	if limit == 0 && p.o.Policy == PolicyLatency {
@@ -126,24 +125,16 @@ func (p *planner) primaryLimit(members []*Member, core int) int {
 	return max(limit, core, 1)
 }
 
-// order compares members outside the core by placement: voters first, for they do
-// not fetch from members without a vote.
-func (p *planner) order(a, b *Member) int {
-	return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
-		p.compareDistance(a, b, p.primary), a.ID-b.ID)
-}
-
-// inner reports whether the plan may let others fetch from a secondary.
+// inner reports a secondary that others may fetch from by the plan.
 func (p *planner) inner(m *Member) bool { return m.Inner() && !slices.Contains(p.o.Avoid, m.Host) }
 
-// canFeed reports whether the server lets member m fetch from src: a voter does not
-// fetch from a member without a vote.
+// canFeed reports whether the server lets m fetch from src: a voter does not fetch from a member without a vote.
 func (p *planner) canFeed(src, m *Member) bool {
 	return src.Host != m.Host && (src.Host == p.primary.Host ||
 		p.inner(src) && p.set.MayChain(m) && (m.Votes == 0 || src.Votes > 0))
 }
 
-// choose returns the source of a member among those that are seated.
+// choose returns a source among the seated members.
 func (p *planner) choose(m *Member) *Member {
 	var best *Member
 	if p.opensZone(m) {
@@ -165,7 +156,7 @@ func (p *planner) choose(m *Member) *Member {
 	return best
 }
 
-// secondary returns the best secondary for a member at most depth deep, nil for none.
+// secondary returns the best source at most depth deep, nil for none.
 func (p *planner) secondary(m *Member, depth int) (best *Member) {
 	for _, s := range p.placed {
 		if p.canFeed(s, m) && p.load[s.Host] < p.o.FanOut && p.depth[s.Host] < depth &&
@@ -176,8 +167,7 @@ func (p *planner) secondary(m *Member, depth int) (best *Member) {
 	return best
 }
 
-// opensZone reports whether a member is the first of its zone, from which the
-// others of the zone should fetch.
+// opensZone reports the first member of a zone, from which the others of the zone should fetch.
 func (p *planner) opensZone(m *Member) bool {
 	if p.zoneTag == "" || !p.inner(m) {
 		return false
@@ -186,7 +176,7 @@ func (p *planner) opensZone(m *Member) bool {
 		!slices.ContainsFunc(p.placed, func(s *Member) bool { return p.inner(s) && p.zoneStep(s, m) == 0 })
 }
 
-// better reports whether member m should rather fetch from a than from b.
+// better reports whether m should rather fetch from a than from b.
 func (p *planner) better(m, a, b *Member) bool {
 	distance := p.compareDistance(a, b, m)
 	depth := p.depth[a.Host] - p.depth[b.Host]
@@ -198,11 +188,7 @@ func (p *planner) better(m, a, b *Member) bool {
 	return cmp.Or(distance, depth, stay, load, a.ID-b.ID) < 0
 }
 
-// noise is by how many milliseconds the round trips of a busy data centre vary.
-const noise = 8
-
-// compareDistance compares how far a and b are from a member: by zone, then by
-// round trip in steps of doubling, for smaller differences are noise.
+// compareDistance compares by zone, then by round trips in steps of doubling: smaller differences are noise.
 func (p *planner) compareDistance(a, b, from *Member) int {
 	return cmp.Or(p.zoneStep(a, from)-p.zoneStep(b, from), p.pingStep(a, from)-p.pingStep(b, from))
 }
@@ -219,6 +205,7 @@ func (p *planner) pingStep(a, b *Member) int {
 	if !ok || a == b {
 		return 0
 	}
+	const noise = 8 // milliseconds in a busy data centre
 	return bits.Len(uint(max(ms, 0)) / noise)
 }
 
@@ -243,7 +230,6 @@ func (p *planner) place(m, src *Member, why string) {
 	p.placed = append(p.placed, m)
 }
 
-// result puts the seats in order of their depth.
 func (p *planner) result() *Plan {
 	plan := &Plan{Set: p.set.Name, Primary: p.primary.Host, Policy: p.o.Policy, FanOut: p.o.FanOut, Depth: p.o.Depth,
 		ZoneTag: p.zoneTag, Majority: majority(p.set), WriteConcern: p.o.WriteConcern, Left: p.left, Notes: p.notes}
@@ -264,9 +250,8 @@ func (p *planner) result() *Plan {
 	return plan
 }
 
-// seconds returns for each member the source to take when its own is lost. It is
-// never below the lost one or the member itself, and no secondary exceeds the
-// fan-out by the loss of one.
+// seconds returns for each member the source to take when its own is lost. It is not below the lost one or the
+// member, and no secondary exceeds the fan-out by the loss of one.
 func (p *planner) seconds() map[string]string {
 	out := map[string]string{}
 	extra := map[[2]string]int{} // by the lost source and its substitute
@@ -305,9 +290,8 @@ func (p *planner) below(host, top string) bool {
 	return false
 }
 
-// keep returns the plan that leaves all members where they are, nil when the
-// present tree is worse than the planned one. Without it a round trip that varies
-// would move members back and forth.
+// keep returns the plan that leaves all members in place, nil when that tree is worse. Otherwise varying round
+// trips would move members back and forth.
 func (p *planner) keep() *Plan {
 	k := newPlanner(p.set, p.o)
 	members := k.seatable()
@@ -336,7 +320,6 @@ func (p *planner) keep() *Plan {
 	return k.result()
 }
 
-// asGood compares the present tree k with the planned one.
 func (p *planner) asGood(k *planner) bool {
 	now, planned := k.measure(), p.measure()
 	deeper := now.depths > planned.depths && (p.o.Policy == PolicyLatency || now.zones == planned.zones)
@@ -345,7 +328,6 @@ func (p *planner) asGood(k *planner) bool {
 		now.direct >= planned.direct && now.busiest <= planned.busiest && k.load[p.primary.Host] <= p.load[p.primary.Host]
 }
 
-// measures are what trees are compared by.
 type measures struct {
 	zones, distance int // members that fetch from another zone; how far all are from their sources
 	depths, deepest int // the sum, and the most

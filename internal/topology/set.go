@@ -8,11 +8,11 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// The states of a member that matter here, as replSetGetStatus names them.
+// The states of a member, as replSetGetStatus names them.
 const (
-	StatePrimary   = "PRIMARY"
-	StateSecondary = "SECONDARY"
-	StateArbiter   = "ARBITER"
+	StatePrimary   = mongo.StatePrimary
+	StateSecondary = mongo.StateSecondary
+	StateArbiter   = mongo.StateArbiter
 	StateStartup2  = "STARTUP2"
 	StateUnknown   = "UNKNOWN" // no member has had a heartbeat of it
 )
@@ -42,7 +42,7 @@ type Member struct {
 
 	State   string `json:"state"`
 	Healthy bool   `json:"healthy"`
-	// InitialSync is a member that copies its data: it must not be disturbed.
+	// InitialSync says that it copies its data and must not be disturbed.
 	InitialSync bool   `json:"initialSync,omitempty"`
 	Source      string `json:"source,omitempty"` // host whose oplog it fetches, "" for none
 	// SourceSince is when the observer first saw this source; servers do not report it.
@@ -51,21 +51,18 @@ type Member struct {
 
 	Applied mongo.OpTime `json:"-"`
 	Durable mongo.OpTime `json:"-"`
-	// LagApplied and LagDurable are seconds behind what the primary had applied
-	// just before; -1 is unknown.
+	// LagApplied and LagDurable are seconds behind what the primary had just applied; -1 is unknown.
 	LagApplied float64            `json:"lagApplied"`
 	LagDurable float64            `json:"lagDurable"`
 	Ping       map[string]float64 `json:"pingMs,omitempty"` // this member's round trips in milliseconds, by host
 
-	// Asked is true if the member itself answered. Otherwise the facts come from
-	// another member's heartbeats and are AgeSeconds old.
+	// Asked says that the member itself answered. Otherwise other members reported it AgeSeconds ago.
 	Asked      bool    `json:"asked"`
 	AgeSeconds float64 `json:"ageSeconds"`
 	Error      string  `json:"error,omitempty"` // why it did not answer
 
 	Version string `json:"version,omitempty"`
-	// Override is enableOverrideClusterChainingSetting: the member may chain
-	// although the set may not. It is nil on servers without it.
+	// Override is enableOverrideClusterChainingSetting, nil on servers without it.
 	Override *bool   `json:"chainingOverride,omitempty"`
 	CPU      float64 `json:"cpuCores"` // cores used since the last observation, -1 unknown
 
@@ -102,12 +99,10 @@ func (s *Set) Tree() map[string]string {
 	return tree
 }
 
-// MayChain reports whether the set's configuration, or the member's own override,
-// lets the member fetch from another secondary.
+// MayChain reports whether the set or the member's override lets the member fetch from another secondary.
 func (s *Set) MayChain(m *Member) bool { return s.Chaining || m.Override != nil && *m.Override }
 
-// pingBetween is the round trip between two members in milliseconds, the shorter
-// one if both measured it, for a busy server adds to it.
+// pingBetween is the round trip between two members in milliseconds: the shorter one, for load adds to it.
 func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 	ms, ok = a.Ping[b.Host]
 	if back, known := b.Ping[a.Host]; known && (!ok || back < ms) {
@@ -116,14 +111,12 @@ func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 	return ms, ok
 }
 
-// Inner reports whether others may fetch from the member: a secondary that is up,
-// visible, not delayed and complete.
+// Inner reports whether others may fetch from the member.
 func (m *Member) Inner() bool {
 	return m.State == StateSecondary && m.Healthy && !m.InitialSync && !m.Hidden && !m.Arbiter && m.DelaySeconds == 0 &&
 		!m.NoIndexes
 }
 
-// assemble puts the answers together into one picture.
 func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 	c := d.config
 	set := &Set{Name: c.ID, At: time.Now(), ConfigVersion: c.Version, Term: d.status.Term,
@@ -142,7 +135,7 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 			if v != nil {
 				m.Error = mongo.Brief(v.err)
 			}
-			m.heard(latestHeartbeat(mc.Host, d.status, views))
+			m.heard(latestHeartbeat(mc.Host, &d.status, views))
 		}
 		set.Members = append(set.Members, m)
 	}
@@ -151,10 +144,9 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 	return set
 }
 
-// configured is a member as the configuration describes it.
-func configured(c memberConfig) Member {
+func configured(c mongo.MemberConfig) Member {
 	m := Member{ID: c.ID, Host: c.Host, Votes: 1, Priority: 1, Hidden: c.Hidden, Arbiter: c.Arbiter, Tags: c.Tags,
-		DelaySeconds: max(c.Delay, c.DelayBefore), NoIndexes: c.BuildIndex != nil && !*c.BuildIndex,
+		DelaySeconds: c.DelaySeconds(), NoIndexes: c.BuildIndex != nil && !*c.BuildIndex,
 		State: StateUnknown, LagApplied: -1, LagDurable: -1, CPU: -1, term: -1}
 	if c.Votes != nil {
 		m.Votes = *c.Votes
@@ -165,12 +157,12 @@ func configured(c memberConfig) Member {
 	return m
 }
 
-// answered fills in what the member reports itself.
+// answered takes what the member reports of itself.
 func (m *Member) answered(v *view) {
 	s := v.status
 	m.Asked, m.Healthy, m.Override, m.Version, m.term = true, true, v.facts.override, v.facts.version, s.Term
 	m.Ping = map[string]float64{}
-	self := memberStatus{State: m.State}
+	self := mongo.MemberStatus{State: m.State}
 	for _, other := range s.Members {
 		switch {
 		case other.Self:
@@ -189,8 +181,8 @@ func (m *Member) answered(v *view) {
 	}
 }
 
-// take fills in what the member, or another one, reports of it.
-func (m *Member) take(s *memberStatus) {
+// take takes what the member, or another one, reports of it.
+func (m *Member) take(s *mongo.MemberStatus) {
 	m.State, m.Source, m.InitialSync = s.State, cmp.Or(s.SyncHost, s.SyncTo), s.State == StateStartup2
 	m.Applied, m.Durable = s.Applied, s.Durable
 	m.appliedAt, m.durableAt = wallTime(s.AppliedAt, s.Applied), wallTime(s.DurableAt, s.Durable)
@@ -199,18 +191,18 @@ func (m *Member) take(s *memberStatus) {
 	}
 }
 
-// latestHeartbeat returns the newest heartbeat of a member among the answers, nil
-// for none, and its age, -1 if unknown.
-func latestHeartbeat(host string, first *status, views map[string]*view) (newest *memberStatus, age time.Duration) {
-	statuses := []*status{first}
+// latestHeartbeat returns the newest heartbeat of a member, nil for none, and its age, -1 if unknown.
+func latestHeartbeat(host string, first *mongo.SetStatus, views map[string]*view) (newest *mongo.MemberStatus,
+	age time.Duration) {
+	statuses := []*mongo.SetStatus{first}
 	for _, v := range views {
 		if v.err == nil {
 			statuses = append(statuses, v.status)
 		}
 	}
 	for _, s := range statuses {
-		m := s.of(host)
-		if m == nil || m.Self {
+		m := s.Member(host)
+		if m.Name == "" || m.Self {
 			continue
 		}
 		old := time.Duration(-1)
@@ -218,14 +210,14 @@ func latestHeartbeat(host string, first *status, views map[string]*view) (newest
 			old = s.Date.Sub(m.Heartbeat)
 		}
 		if newest == nil || old >= 0 && (age < 0 || old < age) {
-			newest, age = m, old
+			newest, age = &m, old
 		}
 	}
 	return newest, age
 }
 
-// heard fills in what others know of a member that did not answer.
-func (m *Member) heard(s *memberStatus, age time.Duration) {
+// heard takes what others know of a member that did not answer.
+func (m *Member) heard(s *mongo.MemberStatus, age time.Duration) {
 	m.AgeSeconds = -1
 	if s == nil {
 		return
@@ -238,7 +230,6 @@ func (m *Member) heard(s *memberStatus, age time.Duration) {
 	}
 }
 
-// wallTime falls back on the position's second where servers do not say more.
 func wallTime(t time.Time, p mongo.OpTime) time.Time {
 	if t.IsZero() && !p.IsZero() {
 		return p.Time()
@@ -246,8 +237,7 @@ func wallTime(t time.Time, p mongo.OpTime) time.Time {
 	return t
 }
 
-// onePrimary keeps the primary of the highest term: one that was cut off believes
-// for seconds that it still is one.
+// onePrimary keeps the primary of the highest term: one that was cut off takes seconds to notice.
 func onePrimary(set *Set) {
 	var best *Member
 	for i := range set.Members {
@@ -265,7 +255,6 @@ func onePrimary(set *Set) {
 	}
 }
 
-// measureLag compares all members with the primary.
 func measureLag(set *Set) {
 	p := set.Primary()
 	if p == nil || p.appliedAt.IsZero() {
@@ -289,7 +278,7 @@ func lag(p *Member, pos mongo.OpTime, at time.Time) float64 {
 	return max(p.appliedAt.Sub(at).Seconds(), 0)
 }
 
-// cores returns how many cores a server used since its last answer, -1 if unknown.
+// cores returns how many cores a server used since the last observation, -1 if unknown.
 func (h *hostState) cores(seconds float64, at time.Time) float64 {
 	if seconds < 0 {
 		return -1

@@ -1,10 +1,7 @@
-// Package versions is the form in which a target holds the history of documents. Each version
-// is a document, {_id: {k, t, n}, op, doc}. The key k is the _id of the source's document. The
-// fields t and n say when it became so: the cluster time of the commit, and the place among the
-// events of that time. A version without doc is the end of the document. Versions sort by
-// document and then by time, in the index on _id that every collection has.
-//
-// Nothing here talks to a server.
+// Package versions is the form in which a target holds the history of documents; it is pure. A version is a document,
+// {_id: {k, t, n}, op, doc}. k is the _id of the source's document. t is the cluster time of the commit, n the place
+// among the events of that time. Without doc, the document ends. In the index on _id, versions are in order of
+// document and time.
 package versions
 
 import (
@@ -20,21 +17,20 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// The operations of versions. The others are those of the source, by their names.
+// The operations of versions that the source does not have.
 const (
 	Copy   = "copy"   // as it was when the copy had ended
 	Drop   = "drop"   // the end of a document whose collection was dropped
 	Rename = "rename" // the end under one name, or the beginning under the other
 )
 
-// Names of fields.
 const (
 	opField  = "op"
 	atField  = "at"
 	docField = "doc"
 )
 
-// Position is when a version came to be.
+// Position is when a version begins.
 type Position struct {
 	T bson.Timestamp
 	N int32
@@ -50,13 +46,12 @@ type Version struct {
 	Key bsonraw.ID // the document's _id
 	Position
 	Op string
-	// At is set of what the copy wrote: the last change of the document up to the end of
-	// the copy, or where the copy began.
+	// At is set by the copy: the document's last change up to the end of the copy, or the start of the copy.
 	At  bson.Timestamp
 	Doc bson.Raw // nil is none
 }
 
-// IsID reports a value that can be the _id of a version, and gives what is in it.
+// IsID reports a value that can be the _id of a version, and returns its parts.
 func IsID(id bsonraw.ID) (key bsonraw.ID, at Position, ok bool) {
 	if id.Type != bsoncore.TypeEmbeddedDocument {
 		return key, at, false
@@ -83,7 +78,7 @@ func Parse(doc bson.Raw) (v Version, err error) {
 	return v, nil
 }
 
-// AppendID appends what the _id of a version is.
+// AppendID appends the _id of a version.
 func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendValueElement(dst, "k", key)
@@ -93,7 +88,7 @@ func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 	return dst
 }
 
-// Size is at least what Append appends, but for the bytes of the key and the document.
+// Size is at least what Append appends besides the key and the document.
 const Size = 96
 
 // Append appends a version as a document.
@@ -112,14 +107,12 @@ func Append(dst []byte, v Version) []byte {
 	return dst
 }
 
-// AppendCopy appends the version of a document that is copied, or was changed while the
-// copy, which began at start, was under way.
+// AppendCopy appends the version of a document that was copied, or changed during the copy, which began at start.
 func AppendCopy(dst []byte, doc bson.Raw, start, at bson.Timestamp) []byte {
 	return Append(dst, Version{Key: bsonraw.IDOf(doc), Position: Position{T: start}, Op: Copy, At: at, Doc: doc})
 }
 
-// AppendUpdate appends an update of the version of a copied document. It has the effect that
-// the given update, in one of the oplog's forms, has on the document at a time.
+// AppendUpdate appends an update of a copied document's version, with the effect of an oplog's update on the document.
 func AppendUpdate(dst []byte, form delta.Kind, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	switch form {
 	case delta.Diff:
@@ -169,7 +162,7 @@ func appendModifiers(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) 
 	return dst, nil
 }
 
-// appendPaths appends the paths of a modifier, within the document of a version.
+// appendPaths appends the paths of a modifier, below a version's document.
 func appendPaths(dst []byte, modifier bsonraw.ID) ([]byte, error) {
 	if modifier.Type == 0 {
 		return dst, nil
@@ -185,8 +178,7 @@ func appendPaths(dst []byte, modifier bsonraw.ID) ([]byte, error) {
 	return dst, nil
 }
 
-// Before is the stages of an aggregation over a collection that gives the newest version of
-// each of some documents before a position, one after the other.
+// Before returns the stages that find the newest version of each document before a position.
 func Before(collection string, asked []Asked) bson.A {
 	var out bson.A
 	for _, one := range asked {
@@ -205,7 +197,7 @@ func Before(collection string, asked []Asked) bson.A {
 	return out
 }
 
-// Asked is a document whose newest version before a position is asked for.
+// Asked asks for a document's newest version before a position.
 type Asked struct {
 	Key    bsonraw.ID
 	Before Position
@@ -214,18 +206,18 @@ type Asked struct {
 // Ever is a position after all versions.
 func Ever() Position { return Position{T: bson.Timestamp{T: 1<<32 - 1, I: 1<<32 - 1}, N: 1<<31 - 1} }
 
-// Filter finds the versions of the document before the position.
+// Filter matches the versions of the document before the position.
 func (a Asked) Filter() bson.D {
 	upper := bson.Raw(AppendID(nil, a.Key, a.Before))
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: Least(a.Key)}, {Key: "$lt", Value: upper}}}}
 }
 
-// Least is before the _ids of all versions of a document.
+// Least is less than the _ids of all versions of a document.
 func Least(key bsonraw.ID) bson.Raw {
 	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("k", key).Build())
 }
 
-// Newest finds the newest versions in versions that come in the order of their _ids.
+// Newest finds the newest versions in versions that are sorted by _id.
 type Newest struct {
 	before Position
 	key    []byte // of the document in work, nil at the beginning
@@ -233,11 +225,11 @@ type Newest struct {
 	last   bson.Raw // of it, nil for none
 }
 
-// NewNewest finds those before a position.
+// NewNewest finds versions before a position.
 func NewNewest(before Position) *Newest { return &Newest{before: before} }
 
-// Add takes the next version, and gives the newest one of the document before, if that is
-// over and there is one. What it gives is valid until the next call.
+// Add takes the next version. It returns the newest one of the previous document, nil for none, valid until the next
+// call.
 func (w *Newest) Add(version bson.Raw) (newest bson.Raw, err error) {
 	key, at, ok := IsID(bsonraw.IDOf(version))
 	if !ok {
@@ -255,14 +247,14 @@ func (w *Newest) Add(version bson.Raw) (newest bson.Raw, err error) {
 	return newest, nil
 }
 
-// End gives the newest version of the last document, nil for none.
+// End returns the newest version of the last document, nil for none.
 func (w *Newest) End() bson.Raw {
 	last := w.last
 	w.last, w.key = nil, nil
 	return last
 }
 
-// Unwrap is the document of a version, nil where it is the end of one.
+// Unwrap returns the document of a version, nil for the end of one.
 func Unwrap(version bson.Raw) bson.Raw {
 	if d := bsonraw.Value(version, docField); d.Type == bsoncore.TypeEmbeddedDocument {
 		return d.Data
@@ -270,7 +262,7 @@ func Unwrap(version bson.Raw) bson.Raw {
 	return nil
 }
 
-// ShapeFields is a projection that leaves of versions what tells whether they are an end.
+// ShapeFields is a projection that shows whether versions are an end.
 func ShapeFields() bson.D {
 	return bson.D{{Key: opField, Value: 1}, {Key: docField + "._id", Value: 1}}
 }

@@ -6,21 +6,17 @@ import (
 	"time"
 )
 
-// Compression says how a pool's messages, and with them the answers, are compressed.
+// Compression says how a pool's messages and the replies are compressed.
 type Compression struct {
-	// On says that they are compressed now, Measured that measuring decides it and not
-	// the connection string.
+	// On says that they are compressed now, Measured that a measurement decides it.
 	On, Measured bool
-	// Gain is how many times as much the last measurement moved with compression as
-	// without, 0 before the first.
+	// Gain is how many times as much the last measurement moved with compression as without, 0 before the first.
 	Gain float64
 }
 
-// Of a link that is nearer than this no bandwidth is expected for which compressing
-// pays, and it is not measured: what it takes of the processors is needed elsewhere.
+// farAway is the round trip from which compression is measured: it pays on slow links, which are long.
 const farAway = 2 * time.Millisecond
 
-// A trial compares moving data with and without compression.
 const (
 	legTime     = 500 * time.Millisecond // how long each of its legs is measured
 	legMessages = 8                      // and how many exchanges it takes at least
@@ -31,9 +27,8 @@ const (
 	longestRest = 10 * time.Minute
 )
 
-// chooser measures whether the messages of a pool had better be compressed. A trial
-// has four legs, without and with compression in turn, so that what changes in
-// between does not decide. It is safe for concurrent use.
+// chooser measures whether compression moves more. A trial has four legs, without and with compression in turn, so
+// that other changes do not decide. It is safe for concurrent use.
 type chooser struct {
 	rtt     func() time.Duration
 	changed func(Compression)
@@ -53,14 +48,13 @@ type chooser struct {
 	rates [4]float64
 }
 
-// compression is what the chooser has chosen.
 func (c *chooser) compression() Compression {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Compression{On: c.was, Measured: true, Gain: c.gain}
 }
 
-// moved notes an exchange of so many bytes, before they were compressed.
+// moved counts an exchange, by its bytes before compression.
 func (c *chooser) moved(bytes int, began, ended time.Time) {
 	if ended.UnixNano() < c.wake.Load() || c.rtt() < farAway {
 		return
@@ -88,7 +82,6 @@ func (c *chooser) moved(bytes int, began, ended time.Time) {
 	}
 }
 
-// measured goes on to the next leg, or decides.
 func (c *chooser) measured(now time.Time) {
 	if c.rates[c.leg-1] < leastRate {
 		c.end(now, c.was)
@@ -103,14 +96,13 @@ func (c *chooser) measured(now time.Time) {
 	c.end(now, c.gain >= worthwhile && r[1] > r[0] && r[3] > r[2])
 }
 
-// next begins a leg: every second one compresses.
+// next begins a leg. Every second leg compresses.
 func (c *chooser) next(now time.Time) {
 	c.leg++
 	c.on.Store(c.leg%2 == 0)
 	c.from, c.first, c.count, c.bytes = now, time.Time{}, 0, 0
 }
 
-// end ends the trial with a decision.
 func (c *chooser) end(now time.Time, on bool) {
 	changed := on != c.was
 	if c.leg = 0; changed {

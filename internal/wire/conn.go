@@ -15,7 +15,6 @@ import (
 )
 
 var (
-	// errClosed is what a released Conn answers.
 	errClosed = errors.New("connection was released")
 	errBroken = errors.New("an earlier exchange failed half-way, and its reply may still come")
 )
@@ -27,7 +26,7 @@ type Conn struct {
 	processor   driver.ErrorProcessor
 	secondaryOk bool
 	broken      bool
-	wait        *wait
+	wait        *Wait
 	router      string  // the address, if it is one of those that exchanges are spread over
 	msg         Message // for Command; hot paths bring their own
 	zbuf        []byte
@@ -37,8 +36,8 @@ type Conn struct {
 // Addr is the server's host:port.
 func (c *Conn) Addr() string { return c.mc.Address().String() }
 
-// Release returns the connection to the pool, or closes it when an exchange on
-// it failed half-way. Calling it twice is harmless.
+// Release returns the connection to the pool, or closes it after an exchange that failed half-way. It may be
+// called twice.
 func (c *Conn) Release() {
 	if c.mc == nil {
 		return
@@ -49,12 +48,11 @@ func (c *Conn) Release() {
 		_ = c.mc.Close()
 	}
 	c.mc = nil
-	c.pool.waits.forget(c.wait)
+	c.pool.waits.Forget(c.wait)
 }
 
-// Command sends cmd (without `$db`) to db and returns the reply's body, which
-// is the caller's to keep. A reply with ok:0 is a mongo.CommandError; write
-// errors are left in the body for the caller (WriteErrors).
+// Command sends cmd (without `$db`) to db and returns the reply's body, which the caller may keep. A reply with ok:0
+// is a mongo.CommandError; write errors are in the body (ParseWriteResult).
 func (c *Conn) Command(ctx context.Context, db string, cmd bsoncore.Document) (bsoncore.Document, error) {
 	c.msg.Reset(db, cmd, c.secondaryOk)
 	return c.RoundTrip(ctx, &c.msg)
@@ -69,9 +67,8 @@ func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Documen
 	return c.Command(ctx, db, raw)
 }
 
-// RunBoth runs two commands, where the second does not depend on the outcome of the first,
-// which must be a quick one. The second is sent before the first is answered. Errors are as
-// those of Command, failed that of the first.
+// RunBoth sends two commands before the reply to the first, which must be a quick one. failed is the error of the
+// first, of the kinds of Command.
 func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB string,
 	second bson.D) (replies [2]bsoncore.Document, failed, err error) {
 	for i, cmd := range []bson.D{first, second} {
@@ -93,8 +90,7 @@ func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB st
 	return replies, failed, err
 }
 
-// RoundTrip sends a message and returns the reply's body, which is the
-// caller's to keep. Errors are as those of Command.
+// RoundTrip sends a message and returns the reply's body, which the caller may keep. See Command.
 func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, error) {
 	began := time.Now()
 	if err := c.send(ctx, m); err != nil {
@@ -107,7 +103,6 @@ func (c *Conn) RoundTrip(ctx context.Context, m *Message) (bsoncore.Document, er
 	return body, err
 }
 
-// send asks the guard and writes a message.
 func (c *Conn) send(ctx context.Context, m *Message) error {
 	if c.mc == nil {
 		return errClosed
@@ -132,7 +127,6 @@ func (c *Conn) send(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// receive reads the next reply.
 func (c *Conn) receive(ctx context.Context) (bsoncore.Document, error) {
 	reply, err := c.mc.Read(ctx)
 	c.wait.end()
@@ -171,8 +165,7 @@ func (c *Conn) fail(ctx context.Context, op string, err error) error {
 	return networkError(op+" "+c.Addr(), err)
 }
 
-// networkError wraps a transport failure the way the driver's public API does,
-// so that one classification serves both.
+// networkError wraps a transport failure as the driver's public API does.
 func networkError(op string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err

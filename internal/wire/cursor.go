@@ -13,8 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Cursor walks a server cursor batch by batch on the connection that opened
-// it. It is not safe for concurrent use.
+// Cursor reads a server's cursor on the connection that opened it. It is not safe for concurrent use.
 type Cursor struct {
 	conn    *Conn
 	db      string
@@ -31,14 +30,11 @@ type CursorOptions struct {
 	MaxTime   time.Duration // for tailable-await cursors: how long an empty batch waits
 }
 
-// Batch is one reply of a cursor. Its documents alias the reply's buffer, which
-// nothing reuses: they stay valid as long as they are referenced.
+// Batch is one reply of a cursor. Its documents stay valid: nothing reuses the reply's buffer.
 type Batch struct {
-	docs []byte // elements of the batch array, without length and terminator
-	// Size is the bytes of all documents with their array overhead.
-	Size int
-	// Token is postBatchResumeToken, nil when the server sent none.
-	Token bson.Raw
+	docs  []byte   // elements of the batch array, without length and terminator
+	Size  int      // the bytes of all documents with their array overhead
+	Token bson.Raw // postBatchResumeToken, nil when the server sent none
 	// Done says that the server closed the cursor.
 	Done bool
 }
@@ -69,8 +65,7 @@ func (c *Conn) OpenCursor(ctx context.Context, db string, cmd bson.D, o CursorOp
 	return cur, err
 }
 
-// Next returns the next batch, the first one from the opening reply. After a
-// batch with Done set there is no more.
+// Next returns the next batch. After a batch with Done there is no more.
 func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
 	if b := cur.first; b != nil {
 		cur.first = nil
@@ -87,16 +82,14 @@ func (cur *Cursor) Next(ctx context.Context) (*Batch, error) {
 	return cur.parse(body, "nextBatch")
 }
 
-// Limit is how many documents the next batches bring at most, of a cursor opened
-// with a BatchSize.
+// Limit bounds the documents of the next batches of a cursor opened with a BatchSize.
 func (cur *Cursor) Limit(docs int) {
 	if cur.size > 0 {
 		binary.LittleEndian.PutUint32(cur.getMore[cur.size:], uint32(docs))
 	}
 }
 
-// Close kills the server cursor if it is still open. ctx bounds the attempt;
-// a failure is harmless, for the server times cursors out.
+// Close kills an open cursor, within ctx. A failure is harmless: the server times cursors out.
 func (cur *Cursor) Close(ctx context.Context) {
 	if cur.id == 0 || cur.conn.broken || cur.conn.mc == nil {
 		return
@@ -131,8 +124,7 @@ func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, error) {
 // Empty reports a batch without documents.
 func (b *Batch) Empty() bool { return len(b.docs) == 0 }
 
-// BatchOf makes a batch of elements: for each document the type byte 3, a key
-// (which does not matter and may be empty) with its terminator, the document.
+// BatchOf makes a batch of elements: the type byte 3, a terminated key of any text, the document.
 func BatchOf(elements []byte) *Batch { return &Batch{docs: elements, Size: len(elements)} }
 
 // Each calls fn with each document's bytes in order until fn fails.

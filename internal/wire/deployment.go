@@ -13,14 +13,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// deployment is a driver's view of a deployment, with the connections to its servers. A
-// driver's client can use it too.
+// deployment is a driver's topology, whose connections take slots. A driver's client can use it too.
 type deployment struct {
 	*topology.Topology
 	slots slots
 }
 
-// connect starts monitoring the servers. most bounds the connections in use, 0 does not.
+// connect starts to monitor the servers. most bounds the connections in use; 0 is no bound.
 func connect(opts *options.ClientOptions, most int) (*deployment, error) {
 	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
 	if err != nil {
@@ -38,10 +37,9 @@ func connect(opts *options.ClientOptions, most int) (*deployment, error) {
 	return d, nil
 }
 
-// Connect does nothing: it is connected. Clients call it.
+// Connect does nothing: clients call it, but the topology is connected.
 func (d *deployment) Connect() error { return nil }
 
-// SelectServer selects a server, whose connections take slots.
 func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSelector) (driver.Server, error) {
 	srv, err := d.Topology.SelectServer(ctx, sel)
 	if selected, ok := srv.(*topology.SelectedServer); err == nil && ok {
@@ -50,14 +48,12 @@ func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSel
 	return srv, err
 }
 
-// server is a selected server of a deployment.
 type server struct {
 	*topology.SelectedServer
 	slots  *slots
 	urgent bool // there need be no slot
 }
 
-// Connection waits for a slot, and takes a connection.
 func (s *server) Connection(ctx context.Context) (*mnet.Connection, error) {
 	if s.urgent {
 		s.slots.force()
@@ -73,15 +69,13 @@ func (s *server) Connection(ctx context.Context) (*mnet.Connection, error) {
 	return conn, nil
 }
 
-// slotted is a connection that has a slot, until it is closed.
 type slotted struct {
 	mnet.ReadWriteCloser
 	slots  *slots
 	closed atomic.Bool
 }
 
-// Close gives the connection back to the driver's pool, or closes it if there are more
-// than there should be.
+// Close gives the connection back to the driver's pool, or closes it above the bound.
 func (s *slotted) Close() error {
 	if s.slots.spare() {
 		return s.Expire()
@@ -89,7 +83,6 @@ func (s *slotted) Close() error {
 	return s.end(s.ReadWriteCloser.Close)
 }
 
-// Expire closes the connection itself.
 func (s *slotted) Expire() error {
 	if e, ok := s.ReadWriteCloser.(driver.Expirable); ok {
 		return s.end(e.Expire)
@@ -97,7 +90,7 @@ func (s *slotted) Expire() error {
 	return s.end(s.ReadWriteCloser.Close)
 }
 
-// end gives the slot back after the connection: who takes the slot next finds it.
+// end gives the slot back after the connection: the next owner of the slot finds it.
 func (s *slotted) end(how func() error) error {
 	err := how()
 	if s.closed.CompareAndSwap(false, true) {
@@ -106,7 +99,6 @@ func (s *slotted) end(how func() error) error {
 	return err
 }
 
-// Alive reports whether the connection is open.
 func (s *slotted) Alive() bool {
 	e, ok := s.ReadWriteCloser.(driver.Expirable)
 	return !ok || e.Alive()

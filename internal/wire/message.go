@@ -8,9 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 )
 
-// Message is an OP_MSG request under construction in one reusable buffer. It has a body and at
-// most one document sequence (section kind 1), which spares the array keys of an embedded
-// array. The zero value is ready. Reset makes it ready again and keeps the buffer.
+// Message is an OP_MSG request in one reusable buffer: a body and at most one document sequence (section kind 1),
+// which has no array keys. The zero value is ready for Reset.
 //
 // Format: MongoDB wire protocol, OP_MSG.
 type Message struct {
@@ -22,8 +21,8 @@ type Message struct {
 // msgPrefix is the 16-byte header, the flag bits and the first section's kind.
 const msgPrefix = 16 + 4 + 1
 
-// Reset empties the message and writes body as its command, with `$db` and,
-// when secondaryOk, a read preference that lets a secondary answer.
+// Reset empties the message and writes body as its command, with `$db` and, when secondaryOk, a read preference
+// that lets a secondary answer.
 func (m *Message) Reset(db string, body bsoncore.Document, secondaryOk bool) {
 	m.seqStart, m.docs = 0, 0
 	if cap(m.buf) < msgPrefix {
@@ -45,8 +44,7 @@ func (m *Message) Reset(db string, body bsoncore.Document, secondaryOk bool) {
 	binary.LittleEndian.PutUint32(m.buf[start:], uint32(len(m.buf)-start))
 }
 
-// StartSequence opens the document sequence with the given argument name
-// ("documents", "updates", "deletes").
+// StartSequence opens the document sequence of an argument, such as "documents".
 func (m *Message) StartSequence(name string) {
 	m.buf = append(m.buf, byte(wiremessage.DocumentSequence))
 	m.seqStart = len(m.buf)
@@ -61,31 +59,28 @@ func (m *Message) AppendDocument(doc []byte) {
 	m.docs++
 }
 
-// BuildDocument lets fn append one document's bytes to the open sequence
-// without a copy in between.
+// BuildDocument lets fn append one document's bytes to the open sequence.
 func (m *Message) BuildDocument(fn func(dst []byte) []byte) {
 	m.buf = fn(m.buf)
 	m.docs++
 }
 
-// Unbuild takes the last document off again, before which the message was n
-// bytes long.
+// Unbuild removes the last document, before which the message had n bytes.
 func (m *Message) Unbuild(n int) {
 	m.buf = m.buf[:n]
 	m.docs--
 }
 
-// Grow makes room for n bytes more, so that no document is copied twice.
+// Grow makes room for n more bytes.
 func (m *Message) Grow(n int) { m.buf = slices.Grow(m.buf, n) }
 
-// Len is the message's size so far in bytes.
+// Len is the message's size in bytes.
 func (m *Message) Len() int { return len(m.buf) }
 
 // Docs is the number of documents in the sequence.
 func (m *Message) Docs() int { return m.docs }
 
-// finish closes the sequence, sets the request id and total length and returns
-// the framed bytes, valid until the next Reset.
+// finish returns the framed bytes, valid until the next Reset.
 func (m *Message) finish(requestID int32) []byte {
 	if m.seqStart > 0 {
 		binary.LittleEndian.PutUint32(m.buf[m.seqStart:], uint32(len(m.buf)-m.seqStart))

@@ -16,8 +16,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
 )
 
-// Pool selects servers of one deployment and hands out their connections,
-// authenticated and wrapped in TLS by the driver. It is safe for concurrent use.
+// Pool selects servers of one deployment and hands out the driver's connections to them. It is safe for concurrent
+// use.
 type Pool struct {
 	opts  *options.ClientOptions
 	first *deployment // a driver's client may use it too
@@ -26,39 +26,31 @@ type Pool struct {
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
 	over  spread       // of what goes to routers
 	zip   *chooser     // nil: the connection string decides whether messages are compressed
-	waits waits
+	waits Waits
 
 	mu     sync.Mutex // of the following
 	shared bool       // a client uses first and ends it
 	most   int        // connections in use of each deployment; 0 is any number
 }
 
-// RoundTripTime is how long the fastest exchange took up to now, zero before the
-// first: hardly more than the way to the server and back.
+// RoundTripTime is the time of the fastest exchange, zero before the first.
 func (p *Pool) RoundTripTime() time.Duration { return time.Duration(p.away.Load()) }
 
-// exchanged notes an exchange of so many bytes, before they were compressed.
+// exchanged counts an exchange, by its bytes before compression.
 func (p *Pool) exchanged(bytes int, began, ended time.Time) {
-	p.took(ended.Sub(began))
+	took := max(int64(ended.Sub(began)), 1)
+	for least := p.away.Load(); least == 0 || took < least; least = p.away.Load() {
+		p.away.CompareAndSwap(least, took)
+	}
 	if p.zip != nil {
 		p.zip.moved(bytes, began, ended)
 	}
 }
 
-func (p *Pool) took(d time.Duration) {
-	for {
-		least := p.away.Load()
-		if least != 0 && least <= int64(d) || p.away.CompareAndSwap(least, int64(max(d, 1))) {
-			return
-		}
-	}
-}
-
-// SetGuard has every exchange ask fn first; an error of it is returned and
-// nothing is sent.
+// SetGuard makes every exchange ask fn first, and fail with its error.
 func (p *Pool) SetGuard(fn func() error) { p.guard.Store(&fn) }
 
-// Allowed asks the guard, if there is one.
+// Allowed returns the guard's error.
 func (p *Pool) Allowed() error {
 	if guard := p.guard.Load(); guard != nil {
 		return (*guard)()
@@ -66,8 +58,7 @@ func (p *Pool) Allowed() error {
 	return nil
 }
 
-// Open starts monitoring the deployment that opts names. It does not wait for
-// a server to answer; the first Checkout does.
+// Open starts to monitor the deployment that opts names. It does not wait for a server.
 func Open(opts *options.ClientOptions) (*Pool, error) {
 	d, err := connect(opts, 0)
 	if err != nil {
@@ -78,9 +69,8 @@ func Open(opts *options.ClientOptions) (*Pool, error) {
 	return p, nil
 }
 
-// OpenChoosing is Open for a pool that compresses messages with zstd while that moves more than
-// without. It calls changed, if not nil, which must not use the pool. Where opts name
-// compressors, these are used always.
+// OpenChoosing is Open for a pool that compresses messages with zstd while that moves more. It calls changed, if not
+// nil, which must not use the pool. Compressors that opts name are used always.
 func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool, error) {
 	if len(opts.Compressors) > 0 {
 		return Open(opts)
@@ -102,8 +92,8 @@ func (p *Pool) Compression() Compression {
 	return Compression{On: len(p.opts.Compressors) > 0}
 }
 
-// Share has the client of a driver that is made with opts use the pool's connections, and
-// close them at its end. After Renew the client goes on with the earlier ones.
+// Share makes a driver's client with opts use the pool's connections, and close them at its end. After Renew the
+// client keeps the earlier ones.
 func (p *Pool) Share(opts *options.ClientOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,11 +101,9 @@ func (p *Pool) Share(opts *options.ClientOptions) error {
 	return xoptions.SetInternalClientOptions(opts, "deployment", driver.Deployment(p.first))
 }
 
-// Limit bounds how many connections are in use at once, those of a driver's client that
-// shares them included; after Renew it bounds both kinds, each on its own. 0 is no bound.
-// There is one more while all are in use for seconds: who waits cannot block whoever has
-// one. What watches the servers comes on top. Connections in use stay so when the bound
-// gets lower, and are closed when they are given back.
+// Limit bounds how many connections are in use at once, with those of a client that shares them; 0 is no bound. After
+// Renew it bounds earlier and later ones each. While all are in use for seconds there is one more, so that no caller
+// blocks an owner. Monitoring is not counted. Connections in use stay open until they are given back.
 func (p *Pool) Limit(most int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,23 +112,21 @@ func (p *Pool) Limit(most int) {
 	p.now.Load().slots.bound(most)
 }
 
-// Limited reports whether Limit bounds how many connections are in use at once.
+// Limited reports whether Limit bounds the connections.
 func (p *Pool) Limited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.most > 0
 }
 
-// Renew has later connections carry another application name, by which a server's
-// list of connections distinguishes them from earlier ones. leave closes the earlier ones
-// unless a client shares them: those still checked out when its ctx ends. members are
-// addresses at which the deployment may be found besides those that the pool knows: it
-// may have moved since it was opened.
+// Renew gives later connections another application name, which a server lists. leave closes the earlier ones unless
+// a client shares them: those still checked out when its ctx ends. members are more addresses of the deployment,
+// which may have moved.
 func (p *Pool) Renew(appName string, members []string) (leave func(context.Context) error, err error) {
 	opts := *p.opts
 	opts.AppName = &appName
 	if opts.Direct == nil || !*opts.Direct {
-		opts.Hosts = p.whereabouts(members)
+		opts.Hosts = p.Addresses(members...)
 	}
 	opts.Monitor, opts.ServerMonitor, opts.PoolMonitor = nil, nil, nil // those are the client's
 	p.mu.Lock()
@@ -161,12 +147,7 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 	}, nil
 }
 
-// Addresses are those of the servers that the pool knows, as they were when it was
-// opened or have been found since.
-func (p *Pool) Addresses() []string { return p.whereabouts(nil) }
-
-// Warm opens connections to the primary at once, so many or as many as Limit has, for
-// those who will want them. It waits for them; that there are none now is no error.
+// Warm opens connections to the primary, as many as Limit allows at most, and waits for them. It ignores errors.
 func (p *Pool) Warm(ctx context.Context, connections int) {
 	p.mu.Lock()
 	if p.most > 0 {
@@ -189,9 +170,8 @@ func (p *Pool) Warm(ctx context.Context, connections int) {
 	}
 }
 
-// whereabouts are all addresses at which the deployment may be found, the newest
-// first.
-func (p *Pool) whereabouts(members []string) []string {
+// Addresses are members and all known addresses of the deployment, the newest first.
+func (p *Pool) Addresses(members ...string) []string {
 	all := slices.Clone(members)
 	for _, s := range p.now.Load().Description().Servers {
 		all = append(all, s.Addr.String())
@@ -206,8 +186,7 @@ func (p *Pool) whereabouts(members []string) []string {
 	return out
 }
 
-// Close ends monitoring and closes idle connections. Connections still checked
-// out are closed when they are released.
+// Close ends monitoring and closes idle connections, others when they are released.
 func (p *Pool) Close(ctx context.Context) error {
 	err := p.CloseRenewed(ctx)
 	if firstErr := p.first.Disconnect(ctx); !errors.Is(firstErr, topology.ErrTopologyClosed) {
@@ -216,7 +195,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	return err
 }
 
-// CloseRenewed closes what Renew has opened last, as Close does.
+// CloseRenewed closes the connections since the last Renew, as Close does.
 func (p *Pool) CloseRenewed(ctx context.Context) error {
 	if d := p.now.Load(); d != p.first {
 		return d.Disconnect(ctx)
@@ -224,23 +203,17 @@ func (p *Pool) CloseRenewed(ctx context.Context) error {
 	return nil
 }
 
-// connectTimeout bounds the wait for a connection to a selected server, which the
-// driver dials in half a minute at most unless all connections are in use.
-const connectTimeout = time.Minute
-
-// Checkout selects a server by sel and takes a connection to it from the
-// driver's pool, dialling when none is idle. It waits for a suitable server up
-// to the client's server selection timeout, and a minute for the connection. An error
-// names what was selected by.
+// Checkout selects a server by sel and takes a connection to it. It waits for a suitable server up to the server
+// selection timeout, and a minute for the connection. An error names what was selected by.
 func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	primary := sel == Primary()
 	if primary {
 		sel.over = &p.over
 	}
-	w := p.waits.add("to have " + sel.String())
+	w := p.waits.Add("to have " + sel.String())
 	c, err := p.checkout(ctx, sel, w)
 	if err != nil {
-		p.waits.forget(w)
+		p.waits.Forget(w)
 		return nil, err
 	}
 	w.end()
@@ -253,7 +226,7 @@ func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	return c, nil
 }
 
-func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, error) {
+func (p *Pool) checkout(ctx context.Context, sel Selector, w *Wait) (*Conn, error) {
 	selecting, cancel := context.WithTimeout(ctx, p.selectionTimeout())
 	defer cancel()
 	srv, err := p.now.Load().SelectServer(selecting, sel)
@@ -264,7 +237,7 @@ func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, erro
 		s.urgent = sel.urgent
 		p.waits.name(w, "to give a connection to "+s.Description().Addr.String())
 	}
-	connecting, stop := context.WithTimeout(ctx, connectTimeout)
+	connecting, stop := context.WithTimeout(ctx, time.Minute) // the driver dials for up to 30 s
 	defer stop()
 	mc, err := srv.Connection(connecting)
 	if err != nil {
@@ -275,7 +248,7 @@ func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, erro
 	return c, nil
 }
 
-// selectionTimeout is that of the client's options, and the driver's default without.
+// selectionTimeout is that of the client's options, else the driver's default.
 func (p *Pool) selectionTimeout() time.Duration {
 	if t := p.opts.ServerSelectionTimeout; t != nil && *t > 0 {
 		return *t

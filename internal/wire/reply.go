@@ -17,11 +17,9 @@ type WriteError struct {
 	Raw     bson.Raw // the complete entry: keyPattern, keyValue, errInfo
 }
 
-// Error is the server's message and code.
 func (e WriteError) Error() string { return fmt.Sprintf("%s (code %d)", e.Message, e.Code) }
 
-// OnIDIndex reports a duplicate key on the _id index. The server sends
-// keyPattern since 4.2 (server manual, error 11000).
+// OnIDIndex reports a duplicate key on the _id index, by keyPattern (server manual, error 11000; since 4.2).
 func (e WriteError) OnIDIndex() bool {
 	if e.Code != 11000 {
 		return false
@@ -33,16 +31,13 @@ func (e WriteError) OnIDIndex() bool {
 
 // WriteResult is the reply of insert, update or delete, read without decoding.
 type WriteResult struct {
-	N        int64 // documents inserted, matched or deleted (upserts count)
-	Modified int64
-	Errors   []WriteError
-	// ConcernError is the writeConcernError document, empty when none.
-	ConcernError bson.Raw
-	// Term is the primary's election term that took the write (opTime.t), or
-	// -1 when the server is no replica-set member.
+	N            int64 // documents inserted, matched or deleted (upserts count)
+	Modified     int64
+	Errors       []WriteError
+	ConcernError bson.Raw // the writeConcernError document, empty when none
+	// Term is the election term of the primary that took the write (opTime.t), -1 without a replica set.
 	Term int64
-	// At is the cluster time of the write (opTime.ts), zero when the reply has none.
-	At bson.Timestamp
+	At   bson.Timestamp // the cluster time of the write (opTime.ts), zero when the reply has none
 }
 
 // ParseWriteResult reads a write command's reply.

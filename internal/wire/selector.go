@@ -11,7 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 )
 
-// Selector says which member of a deployment a connection goes to.
+// Selector says which server of a deployment a connection goes to.
 type Selector struct {
 	rp   *readpref.ReadPref // nil means the primary
 	addr string             // not empty: this member only
@@ -24,22 +24,19 @@ type Selector struct {
 // Primary selects the writable member.
 func Primary() Selector { return Selector{} }
 
-// ByReadPreference selects by mode, tag sets and maximum staleness. The
-// staleness bound is checked against the primary's last write date.
+// ByReadPreference selects by mode, tag sets and maximum staleness, which is compared with the primary's last write.
 func ByReadPreference(rp *readpref.ReadPref) Selector { return Selector{rp: rp} }
 
-// ByAddress selects the member that Conn.Addr named, whatever its role: record
-// ids and other things that differ between members stay valid on it only.
+// ByAddress selects the server that Conn.Addr named, whatever its role: record ids are valid on one server only.
 func ByAddress(addr string) Selector { return Selector{addr: addr} }
 
-// Urgent selects the same for a connection that is not to wait because of Pool.Limit.
+// Urgent selects the same for a connection that does not wait for Pool.Limit.
 func (s Selector) Urgent() Selector {
 	s.urgent = true
 	return s
 }
 
-// String names the member that is selected, such as "a member for read preference
-// secondary with tags dc:east".
+// String names what is selected, such as "a member for read preference secondary with tags dc:east".
 func (s Selector) String() string {
 	switch {
 	case s.addr != "":
@@ -61,7 +58,6 @@ func (s Selector) String() string {
 	return text
 }
 
-// tags writes a set of tags as --read-tags has it.
 func tags(set tag.Set) string {
 	var list []string
 	for _, t := range set {
@@ -75,7 +71,7 @@ func (s Selector) secondaryOk() bool {
 	return s.addr != "" || s.rp != nil && s.rp.Mode() != readpref.PrimaryMode
 }
 
-// SelectServer implements the driver's selection interface.
+// SelectServer implements the driver's ServerSelector.
 func (s Selector) SelectServer(t description.Topology, candidates []description.Server) ([]description.Server, error) {
 	if t.Kind == description.TopologyKindSingle {
 		return known(candidates), nil
@@ -107,7 +103,7 @@ func (s Selector) SelectServer(t description.Topology, candidates []description.
 	return primaries, nil // also mongos or a standalone: no members to choose from
 }
 
-// matching keeps the servers of the first tag set that any server satisfies.
+// matching keeps the servers of the first tag set that matches any.
 func (s Selector) matching(servers []description.Server) []description.Server {
 	for _, set := range s.rp.TagSets() {
 		if m := filter(servers, func(d description.Server) bool { return d.Tags.ContainsAll(set) }); len(m) > 0 {
@@ -128,8 +124,7 @@ func (s Selector) fresh(d description.Server, primaries []description.Server) bo
 	return primaries[0].LastWriteTime.Sub(d.LastWriteTime)+d.HeartbeatInterval <= limit
 }
 
-// nearest keeps the servers within 15 ms of the fastest, the driver's default
-// local threshold.
+// nearest keeps the servers within the driver's default local threshold of the fastest.
 func nearest(servers []description.Server) []description.Server {
 	const window = 15 * time.Millisecond
 	best := math.MaxInt64 - window

@@ -17,8 +17,8 @@ type slots struct {
 	moved   time.Time       // when a slot was taken or given back last
 }
 
-// standstill is how long no slot is taken or given back until waiting callers get one more. The
-// owner of a connection may wait for another one, or for somebody who does.
+// standstill is the time without a slot taken or given back after which callers get one more: an owner may wait for
+// another connection.
 const standstill = 5 * time.Second
 
 // take waits for a slot. The only error is ctx's.
@@ -46,14 +46,12 @@ func (s *slots) take(ctx context.Context) error {
 	}
 }
 
-// force takes a slot even if there is none.
 func (s *slots) force() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.takeOne()
 }
 
-// leave ends a wait without a slot.
 func (s *slots) leave(ctx context.Context, turn chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +63,6 @@ func (s *slots) leave(ctx context.Context, turn chan struct{}) error {
 	return ctx.Err()
 }
 
-// unblock makes a slot beyond the bound if nothing moves.
 func (s *slots) unblock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,21 +72,20 @@ func (s *slots) unblock() {
 	}
 }
 
-// give gives a slot back.
 func (s *slots) give() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.giveOne()
 }
 
-// spare reports whether more are taken than there should be.
+// spare reports more slots in use than allowed.
 func (s *slots) spare() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.most > 0 && s.used > s.most+s.beyond
 }
 
-// bound changes how many there are. Those that are taken stay so.
+// bound changes how many slots there are. Those in use stay so.
 func (s *slots) bound(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 )
 
-// spread shares exchanges out over the routers of a sharded cluster: each goes to
-// the one that was sent the fewest bytes. It is safe for concurrent use.
+// spread sends each exchange to the router that was sent the fewest bytes. It is safe for concurrent use.
 type spread struct {
 	mu    sync.Mutex
 	sent  map[string]int64 // by address
@@ -20,21 +19,17 @@ type spread struct {
 
 // Sent is what one of the routers was sent.
 type Sent struct {
-	// Router is its address, "" for those of which there were too many to tell them apart.
-	Router          string
+	Router          string // its address, "" for all beyond mostRouters
 	Messages, Bytes int64
 }
 
-// mostRouters bounds the routers that are counted separately: addresses may change for ever.
+// mostRouters bounds the routers that are counted separately.
 const mostRouters = 64
 
-// checkoutBytes is what a connection that is taken counts for, before it is known
-// what is sent over it.
+// checkoutBytes is what a connection counts for before anything is sent.
 const checkoutBytes = 4 << 10
 
-// least chooses one of the routers. Where others are there than the last time, all
-// begin again with nothing: one that has come back is not to get all until it has
-// caught up.
+// least chooses a router. When the list changes, all begin with nothing: a router that is back must not get all.
 func (s *spread) least(routers []description.Server) []description.Server {
 	if len(routers) < 2 {
 		return routers
@@ -58,26 +53,20 @@ func (s *spread) least(routers []description.Server) []description.Server {
 	return routers[best : best+1]
 }
 
-// add notes what was sent to a router.
 func (s *spread) add(addr string, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count(addr, bytes)
-}
-
-// count is called with mu locked.
-func (s *spread) count(addr string, bytes int64) {
 	if s.sent == nil {
 		s.sent = map[string]int64{}
 	}
 	s.sent[addr] += bytes
 }
 
-// message is add for a message, which Sent counts.
+// message counts a message that was sent.
 func (s *spread) message(addr string, bytes int64) {
+	s.add(addr, bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count(addr, bytes)
 	one := s.total[addr]
 	if one == nil && len(s.total) >= mostRouters {
 		addr = ""
@@ -93,8 +82,7 @@ func (s *spread) message(addr string, bytes int64) {
 	one.Messages, one.Bytes = one.Messages+1, one.Bytes+bytes
 }
 
-// Sent is what routers were sent since the pool was opened, by their addresses; none where
-// there is no router.
+// Sent is what each router was sent since the pool was opened, by address.
 func (p *Pool) Sent() []Sent {
 	p.over.mu.Lock()
 	defer p.over.mu.Unlock()

@@ -12,12 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// maxReply bounds what a compressed reply may unpack to: the server's
-// maxMessageSizeBytes.
+// maxReply bounds a reply after decompression: the server's maxMessageSizeBytes.
 const maxReply = 48_000_000
 
-// replyDepth is how deep a reply is checked: its own fields and those of its
-// cursor, but no document of a batch.
+// replyDepth is how deep a reply is checked: its fields and those of its cursor, but no document of a batch.
 const replyDepth = 2
 
 // unpacker reads replies. It is not safe for concurrent use.
@@ -25,8 +23,7 @@ type unpacker struct {
 	zstd *zstd.Decoder // made when the first reply needs it
 }
 
-// reply returns the body of an OP_MSG reply, decompressing it if needed. What a
-// reply says of its sizes is checked before anything is allocated by it.
+// reply returns the body of an OP_MSG reply. It checks sizes before it allocates memory.
 func (u *unpacker) reply(wm []byte) (bsoncore.Document, error) {
 	length, _, _, op, rem, ok := wiremessage.ReadHeader(wm)
 	if !ok || int(length) != len(wm) {
@@ -82,8 +79,7 @@ func (u *unpacker) decompress(rem []byte) (wiremessage.OpCode, []byte, error) {
 	return op, out, nil
 }
 
-// zstandard unpacks without the driver, whose decoder follows a frame wherever
-// it leads, up to 64 GB.
+// zstandard replaces the driver's decoder, which accepts frames of up to 64 GB.
 func (u *unpacker) zstandard(in []byte, size int) ([]byte, error) {
 	if u.zstd == nil {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxReply))

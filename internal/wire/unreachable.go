@@ -8,22 +8,20 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// Unreachable is what the driver found of one server when none was suitable.
+// Unreachable is a server that the driver found unsuitable.
 type Unreachable struct {
 	Address string
-	Err     error // why it cannot be used; nil if it answers
-	// Role is what it is in its set, such as "the primary", with its tags.
-	Role string
+	Err     error  // why it cannot be used; nil if it answers
+	Role    string // its role in its set with its tags, such as "the primary"
 }
 
-// Unsuitable is what the driver says when no server was suitable.
+// Unsuitable is the driver's error when no server was suitable.
 type Unsuitable struct {
 	Servers []Unreachable
 	Text    string // of the driver's error, which describes all of the deployment
 }
 
-// UnsuitableServers finds in an error that no server was suitable; ok is false for
-// any other error.
+// UnsuitableServers finds an Unsuitable in an error.
 func UnsuitableServers(err error) (u Unsuitable, ok bool) {
 	e, ok := errors.AsType[topology.ServerSelectionError](err)
 	if !ok {
@@ -54,7 +52,7 @@ func roleOf(s description.Server) string {
 	return role + " with tags " + tags(s.Tags)
 }
 
-// AuthFailed reports that a server refused who logged in.
+// AuthFailed reports that a server refused a login.
 func AuthFailed(err error) bool {
 	_, refused := errors.AsType[*auth.Error](err)
 	return refused

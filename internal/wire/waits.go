@@ -6,57 +6,58 @@ import (
 	"time"
 )
 
-// waits are the operations of a pool that wait for a server, and its connections, on
-// which exchanges may. It is safe for concurrent use.
-type waits struct {
+// Waits are operations that wait for servers. The zero value is ready. It is safe for concurrent use.
+type Waits struct {
 	mu  sync.Mutex
-	all map[*wait]struct{}
+	all map[*Wait]struct{}
 }
 
-// wait is a checkout, or a connection that is checked out.
-type wait struct {
-	what  string       // guarded by waits.mu
+// Wait is one of Waits. Of a pool it is a checkout, or a connection in use.
+type Wait struct {
+	what  string       // guarded by Waits.mu
 	since atomic.Int64 // when it began, in nanoseconds; 0 while nothing is asked
 }
 
-// add begins a wait.
-func (w *waits) add(what string) *wait {
-	one := &wait{what: what}
+// Add begins a wait, such as "to have a primary".
+func (w *Waits) Add(what string) *Wait {
+	one := &Wait{what: what}
 	one.begin()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = map[*wait]struct{}{}
+		w.all = map[*Wait]struct{}{}
 	}
 	w.all[one] = struct{}{}
 	return one
 }
 
-// name says what a wait is for from now on.
-func (w *waits) name(one *wait, what string) {
+func (w *Waits) name(one *Wait, what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one.what = what
 }
 
-// forget removes a wait.
-func (w *waits) forget(one *wait) {
+// Forget ends a wait; nil is none.
+func (w *Waits) Forget(one *Wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.all, one)
 }
 
 // begin and end enclose an exchange.
-func (w *wait) begin() { w.since.Store(time.Now().UnixNano()) }
-func (w *wait) end()   { w.since.Store(0) }
+func (w *Wait) begin() { w.since.Store(time.Now().UnixNano()) }
+func (w *Wait) end()   { w.since.Store(0) }
 
-// Waits returns what the oldest operation under way waits for, such as "to answer on
-// 127.0.0.1:27017", and since when. since is zero if nothing is under way.
-func (p *Pool) Waits() (what string, since time.Time) {
-	p.waits.mu.Lock()
-	defer p.waits.mu.Unlock()
+// Waits returns what the oldest operation under way waits for, such as "to answer on 127.0.0.1:27017", and since
+// when: zero for none.
+func (p *Pool) Waits() (what string, since time.Time) { return p.waits.Oldest() }
+
+// Oldest returns the oldest wait, and since when it lasts: zero for none.
+func (w *Waits) Oldest() (what string, since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	oldest := int64(0)
-	for one := range p.waits.all {
+	for one := range w.all {
 		if began := one.since.Load(); began != 0 && (oldest == 0 || began < oldest) {
 			what, oldest = one.what, began
 		}
