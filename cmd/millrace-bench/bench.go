@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -139,6 +140,7 @@ func (a *app) benchListCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			t := table.NewWriter()
 			t.SetStyle(table.StyleLight)
+			t.Style().Format.Header = text.FormatDefault
 			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
 			t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60}, {Number: 3, WidthMax: 60}})
 			for _, s := range benchmark.Scenarios() {

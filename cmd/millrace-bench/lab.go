@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 func (a *app) labCommand() *cobra.Command {
@@ -255,18 +255,17 @@ func labListText(states []lab.State) string {
 	if len(states) == 0 {
 		return "no clusters; start one with: millrace-bench lab up\n"
 	}
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"name", "topology", "mongod", "running", "started", "until"})
+	header := []string{"name", "topology", "mongod", "running", "started", "until"}
+	var rows [][]string
 	uris := "" // too long for a column, and copied more easily from a line of their own
 	for _, s := range states {
 		until := "lab down"
 		if !s.Until.IsZero() {
 			until = humanize.Time(s.Until)
 		}
-		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)),
+		rows = append(rows, []string{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)),
 			humanize.Time(s.Created), until})
 		uris += fmt.Sprintf("\n%s\n  %s\n", s.Name, s.URI)
 	}
-	return t.Render() + "\n" + uris
+	return plot.Table(header, rows, len(header)) + "\n" + uris
 }

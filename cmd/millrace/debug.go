@@ -85,13 +85,10 @@ func extJSON(doc any, canonical bool) json.RawMessage {
 	return raw
 }
 
-// relaxed returns a document as extended JSON for people.
 func relaxed(doc any) string { return string(extJSON(doc, false)) }
 
-// errEnough ends reading when the limit is reached.
 var errEnough = errors.New("enough")
 
-// oplogLook is a look at the events of a source.
 type oplogLook struct {
 	*app
 	source, from, output string
@@ -108,9 +105,9 @@ func debugOplogCommand(a *app) *cobra.Command {
 		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
 	fs := cmd.Flags()
 	fs.StringVar(&l.source, "source", "",
-		"connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
+		"connection string `URI` of the source\nwith a password, set MILLRACE_SOURCE")
 	fs.StringVar(&l.from, "from", "",
-		"first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
+		"first `position`, as seconds:increment or time; by default the oplog's oldest")
 	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
 	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
@@ -217,7 +214,6 @@ func textLine(ev *stream.Event, values bool) string {
 	return strings.Join(parts, " ")
 }
 
-// jsonLine is an event as extended JSON.
 func jsonLine(ev *stream.Event, values bool) string {
 	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()},
 		{Key: "ns", Value: ev.NS}}
@@ -254,7 +250,6 @@ func jsonLine(ev *stream.Event, values bool) string {
 	return relaxed(d)
 }
 
-// valueOf is what --values shows.
 func valueOf(ev *stream.Event) bson.Raw {
 	if ev.Change != nil {
 		return ev.Change.Options

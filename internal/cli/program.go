@@ -130,7 +130,6 @@ func (p *Program) Ready(cmd *cobra.Command, name string, check func(config.Origi
 	return nil
 }
 
-// flagText is the value of a flag, "" where there is none.
 func flagText(fs *pflag.FlagSet, name string) string {
 	if f := fs.Lookup(name); f != nil {
 		return f.Value.String()
