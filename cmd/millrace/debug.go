@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
@@ -104,8 +105,7 @@ func debugOplogCommand(a *app) *cobra.Command {
 	cmd := a.described("debug oplog",
 		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
 	fs := cmd.Flags()
-	fs.StringVar(&l.source, "source", "",
-		"connection string `URI` of the source\nwith a password, set MILLRACE_SOURCE")
+	config.BindURI(fs, &l.source, "source", "the source")
 	fs.StringVar(&l.from, "from", "",
 		"first `position`, as seconds:increment or time; by default the oplog's oldest")
 	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
@@ -113,7 +113,7 @@ func debugOplogCommand(a *app) *cobra.Command {
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
 	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
 	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
-	cli.BindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &l.output, "text", "json")
 	return cmd
 }
 

@@ -166,15 +166,11 @@ func remoteVerified(job string, v *api.Verification) string {
 	if f == nil {
 		return b.String()
 	}
-	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
+	t := comparedTable()
 	for _, c := range f.Collections[:min(len(f.Collections), maxListed)] {
-		name := c.NS
-		if c.TargetNS != c.NS && c.TargetNS != "" {
-			name += " → " + c.TargetNS
-		}
-		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked,
+			c.Differences})
 	}
-	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintln(&b, t.Render())
 	for _, line := range listed(f.Schema,
 		func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {

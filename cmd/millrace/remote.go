@@ -64,7 +64,7 @@ func asked(err error) error {
 
 func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.bindServer(cmd)
-	cli.BindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &r.output, "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := r.connect(); err != nil {
 			return err

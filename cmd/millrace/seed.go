@@ -36,7 +36,7 @@ func afterDash(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// seedGuardCommand is the guardian of a lock; it is told on standard input.
+// seedGuardCommand is the guardian of a lock, which reads its orders from standard input.
 func seedGuardCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "guard",

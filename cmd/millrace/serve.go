@@ -223,7 +223,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	return r.ended(ctx, g.Wait())
 }
 
-// ended is nil where the service was told to end.
+// ended is nil if a signal ended the service.
 func (r *session) ended(ctx context.Context, err error) error {
 	if signal, ok := errors.AsType[cli.Stopped](context.Cause(ctx)); ok {
 		r.log.Info(signal.Error() + "; jobs are at their checkpoints")

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
 )
@@ -47,9 +48,8 @@ func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *co
 		defer s.cluster.Close()
 		return do(cmd.Context())
 	}
-	cmd.Flags().StringVar(&s.target, "target", "",
-		"connection string `URI` of the jobs' target\nwith a password, set MILLRACE_TARGET")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	config.BindURI(cmd.Flags(), &s.target, "target", "the jobs' target")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	return cmd
 }
 

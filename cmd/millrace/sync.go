@@ -350,22 +350,32 @@ func detail(s string) string {
 }
 
 func verifiedTable(r *verify.Report) table.Writer {
-	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
+	t := comparedTable()
 	var source, target, bytes, rechecked int64
 	for _, c := range r.Collections {
-		name := c.NS
-		if c.TargetNS != c.NS && c.TargetNS != "" {
-			name += " → " + c.TargetNS
-		}
-		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes),
+			c.Rechecked, c.Differences})
 		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes,
 			rechecked+c.Rechecked
 	}
 	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).
 		Round(time.Millisecond).String(),
 		source, target, format.Size(bytes), rechecked, r.Count})
+	return t
+}
+
+// comparedTable has a row for each collection that was compared.
+func comparedTable() table.Writer {
+	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
 	alignRight(t, 2, 3, 4, 5, 6)
 	return t
+}
+
+func namesText(source, target string) string {
+	if target == source || target == "" {
+		return source
+	}
+	return source + " → " + target
 }
 
 func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats func() verify.Stats) {

@@ -30,11 +30,10 @@ type topologySettings struct {
 
 const flagURI = "uri"
 
-func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...string) {
-	cmd.Flags().StringVar(&s.uri, flagURI, "",
-		"connection string `URI` of the replica set\nwith a password, set MILLRACE_URI")
+func (s *topologySettings) bind(cmd *cobra.Command, forms ...string) {
+	config.BindURI(cmd.Flags(), &s.uri, flagURI, "the replica set")
 	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "longest wait for the answer of a member")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
+	cli.BindOutput(cmd, &s.output, forms...)
 }
 
 // onSet is the RunE of a command that observes a replica set.
@@ -76,7 +75,7 @@ func topologyShowCommand(a *app) *cobra.Command {
 			return s.showSet(ctx, o)
 		}),
 	})
-	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
+	s.bind(cmd, "text", "json", "dot", "svg")
 	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks with --watch")
 	return cmd
@@ -307,7 +306,7 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 		},
 	})
 	f := cmd.Flags()
-	s.bind(cmd, "text or json", "text", "json")
+	s.bind(cmd, "text", "json")
 	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, instead of --uri")
 	bindHypothesis(f, &h)
 	config.Choice(f, &concern, "write-concern", "1 majority any*",

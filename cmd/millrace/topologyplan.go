@@ -81,7 +81,7 @@ func topologyPlanCommand(a *app) *cobra.Command {
 			return s.showPlan(set, o, params)
 		}),
 	})
-	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
+	s.bind(cmd, "text", "json", "dot", "svg")
 	bindPlan(cmd.Flags(), &o)
 	m.bind(cmd.Flags())
 	return cmd
@@ -200,7 +200,7 @@ func topologyWhatIfCommand(a *app) *cobra.Command {
 	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
 	bindHypothesis(f, &h)
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	bindLimits(f, &o)
 	m.bind(f)
 	return cmd
@@ -239,8 +239,9 @@ func (s *topologySettings) showFit() error {
 	}{p, cells}, fmt.Sprintf(`%s
 left out: how far a fit to the other cells is off.
 published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
-fitted: processor time of the primary for one write: %.0f µs, %.1f µs for each member under it, and %.0f µs for each voting member where
-clients wait for a majority; a hop takes %.2f ms; members that choose take the primary %.2f times as often as any other.
+fitted: the primary needs %.0f µs of processor time for a write and %.1f µs for each member under it.
+Where clients wait for a majority, it needs %.0f µs more for each voting member. A hop takes %.2f ms.
+Members that choose take the primary %.2f times as often as any other.
 measured, not published: a secondary takes %.0f µs to apply a write.
 `, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight,
 		p.ApplyCPU))
@@ -261,7 +262,7 @@ type actSettings struct {
 }
 
 func (s *actSettings) bindAct(cmd *cobra.Command, within time.Duration) {
-	s.bind(cmd, "text or json", "text", "json")
+	s.bind(cmd, "text", "json")
 	cmd.Flags().BoolVar(&s.yes, "yes", false, "do it; without this flag, show what would be done and exit with 2")
 	cmd.Flags().DurationVar(&s.within, "within", within, "longest time for the change")
 	config.BindLog(cmd.Flags(), &s.logLevel, &s.logFormat)
@@ -315,7 +316,7 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // plans is the RunE of a command that brings a set into a planned tree. Without
-// --yes it shows the plan; else do is told the tree from before the first change.
+// --yes it shows the plan; else do gets the tree from before the first change.
 func (s *actSettings) plans(o *topology.PlanOptions,
 	do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
 	return s.acts(o, func(ctx context.Context, t *acting, _ []string) error {

@@ -372,6 +372,6 @@ func (p *Program) versionCommand() *cobra.Command {
 			return p.Tell(output, b, b.text(p.Name))
 		},
 	}
-	BindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	BindOutput(cmd, &output, "text", "json")
 	return cmd
 }

@@ -292,7 +292,7 @@ func splitList(s string) []string {
 	return out
 }
 
-// Scalar returns the text of a plain value as it is written: 6.0 stays 6.0.
+// Scalar returns the text of a plain value as it is written, so 6.0 is not 6.
 func Scalar(n ast.Node) (string, bool) {
 	switch v := n.(type) {
 	case *ast.StringNode:

@@ -28,41 +28,37 @@ type Seed struct {
 	command, maxRateBytes string
 }
 
+// bindMember registers where the member is that is copied.
+func (s *Seed) bindMember(fs *pflag.FlagSet, uri, dir string) {
+	BindURI(fs, &s.URI, uri, "the one member to copy", "leave it out for a member that is shut down")
+	fs.StringVar(&s.DBPath, dir, "", "that member's data `directory`")
+	s.bindSource(fs)
+}
+
 // Bind implements Settings.
 func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
+	const ofSet = "the set, for --join and --replace"
 	s.command = command
 	switch command {
 	case CommandSeedServe:
-		fs.StringVar(&s.URI, flagSeedURI, "", "connection string `URI` of the one member to copy\nleave it out for a member "+
-			"that is shut down; with a password, set MILLRACE_URI or use a config file")
-		fs.StringVar(&s.DBPath, flagSeedDBPath, "", "that member's data `directory`")
-		s.bindSource(fs)
+		s.bindMember(fs, flagSeedURI, flagSeedDBPath)
 		s.bindAgent(fs)
 	case CommandSeedPull:
 		fs.StringVar(&s.From, "from", "", "`address` of the agent, https://host:port")
-		fs.StringVar(&s.Pull.DBPath, flagSeedDBPath, "",
-			"the new member's data `directory`\nempty, or with a copy to complete; see --replace")
+		s.bindTarget(fs, flagSeedDBPath)
 		fs.StringVar(&s.TLSCA, flagCA, "", caUsage)
 		Renamed(fs, "tls-ca", flagCA)
 		fs.StringVar(&s.TokenFile, flagTokenFile, "",
 			"`file` with the agent's token\nby default that of an agent of the same user on this machine")
 		fs.BoolVar(&s.Compress, "zstd", false, "compress what the agent sends, for slow networks")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace\nwith "+
-			"a password, set MILLRACE_SET_URI or use a config file")
-		s.bindTarget(fs)
+		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet)
 	case CommandSeedLocal:
-		fs.StringVar(&s.URI, flagFromURI, "", "connection string `URI` of the one member to copy\nleave it out for a "+
-			"member that is shut down; with a password, set MILLRACE_FROM_URI or use a config file")
-		fs.StringVar(&s.DBPath, "from-dbpath", "", "that member's data `directory`")
-		fs.StringVar(&s.Pull.DBPath, "to-dbpath", "",
-			"the new member's data `directory`\nempty, or with a copy to complete; see --replace")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace\nby "+
-			"default --from-uri; with a password, set MILLRACE_SET_URI or use a config file")
-		s.bindSource(fs)
+		s.bindMember(fs, flagFromURI, "from-dbpath")
+		s.bindTarget(fs, "to-dbpath")
+		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet, "by default --from-uri")
 		fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, copy nothing\nexit code 2 when a check fails")
 		fs.BoolVar(&s.Pull.NoClone, "no-reflink", false,
 			"copy also where the file system can share blocks (XFS, btrfs)")
-		s.bindTarget(fs)
 	}
 	fs.IntVar(&s.Workers, "workers", 4, "ranges read, or files compared, at once")
 	fs.StringVar(&s.maxRateBytes, flagRateBytes, "0",
@@ -98,7 +94,9 @@ func (s *Seed) bindAgent(fs *pflag.FlagSet) {
 		"pullers to wait for before the lock, which serves them all")
 }
 
-func (s *Seed) bindTarget(fs *pflag.FlagSet) {
+func (s *Seed) bindTarget(fs *pflag.FlagSet, dir string) {
+	fs.StringVar(&s.Pull.DBPath, dir, "",
+		"the new member's data `directory`\nempty, or with a copy to complete; see --replace")
 	fs.BoolVar(&s.Start, "start", false, "start the new member with the command after --")
 	fs.StringVar(&s.Member.Join, "join", "", "add the started member to the set under this `address`, host:port")
 	fs.StringVar(&s.Member.Replace, "replace", "",

@@ -39,9 +39,7 @@ func (w *Work) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default host name and process id")
 	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may require of their worker; may be repeated")
 	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs at once; 0 is unlimited")
-	fs.StringVar(&w.SpoolDir, flagSpoolDir, "", "local `directory` for spooled changes\nmade during the copy of a "+
-		"replica set; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&w.spoolMax, "spool-max", "10GB", "most `bytes` of spooled changes of each job; 0 disables")
+	bindSpool(fs, &w.SpoolDir, &w.spoolMax)
 	fs.StringVar(&w.TLSDir, "tls-dir", "", "`directory` of certificates and keys that jobs may name\nwithout it, "+
 		"connection strings of jobs may name no files")
 	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` of secrets that jobs name as file:NAME\n"+

@@ -1,7 +1,6 @@
-// Package config holds the settings of the commands: where they come from
-// (flag, environment, file, default, in this order) and whether they can be
-// used. Everything that is wrong with them is said before any connection is
-// opened, each problem with what it is, where it was set and how to mend it.
+// Package config has the settings of the commands: where they come from (flag, environment, file,
+// default, in this order) and whether they can be used. Before any connection is opened, it reports
+// each problem with what it is, where it was set and how to correct it.
 package config
 
 import (
@@ -138,11 +137,22 @@ func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
 	Restrict(fs, name, allowed...)
 }
 
+// BindURI registers a connection string. Details are more of its usage.
+func BindURI(fs *pflag.FlagSet, p *string, flag, of string, details ...string) {
+	details = append(details, "with a password, set "+EnvName(flag))
+	fs.StringVar(p, flag, "", "connection string `URI` of "+of+"\n"+strings.Join(details, "; "))
+}
+
 func bindClusters(fs *pflag.FlagSet, source, target *string) {
-	fs.StringVar(source, flagSource, "",
-		"connection string `URI` of the source\nwith a password, set MILLRACE_SOURCE or use a config file")
-	fs.StringVar(target, flagTarget, "",
-		"connection string `URI` of the target\nwith a password, set MILLRACE_TARGET or use a config file")
+	BindURI(fs, source, flagSource, "the source")
+	BindURI(fs, target, flagTarget, "the target")
+}
+
+// bindSpool registers where changes go that the source's oplog may lose during a copy.
+func bindSpool(fs *pflag.FlagSet, dir, most *string) {
+	fs.StringVar(dir, flagSpoolDir, "", "local `directory` for spooled changes\nmade during the copy of a replica set; "+
+		"by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(most, "spool-max", "10GB", "most `bytes` of spooled changes of a job; 0 disables")
 }
 
 func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
@@ -282,9 +292,7 @@ func (s *Sync) bindSpeed(fs *pflag.FlagSet) {
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	Choice(fs, (*string)(&s.Compress), "compress", "auto* off", "`when` to compress network traffic: auto or off\nauto "+
 		"uses zstd to a distant cluster while that is faster; compressors of the connection string win")
-	fs.StringVar(&s.SpoolDir, flagSpoolDir, "", "local `directory` for spooled changes\nmade during the copy of a "+
-		"replica set; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of spooled changes; 0 disables")
+	bindSpool(fs, &s.SpoolDir, &s.spoolMax)
 }
 
 func (s *Sync) bindControl(fs *pflag.FlagSet) {
@@ -395,8 +403,7 @@ func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 		"counts where no sync of this machine is meant")
 	fs.StringVar(&s.CAFile, flagCA, "", caUsage)
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while there is only one")
-	fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target\nit knows a job that no process "+
-		"runs; with a password, set MILLRACE_TARGET or use a config file")
+	BindURI(fs, &s.Target, flagTarget, "the job's target", "it knows a job that no process runs")
 	fs.StringVar(&s.Token, flagToken, "",
 		"secret of a service, or of a remote sync; prefer MILLRACE_TOKEN to the flag")
 	if command == CommandStatus {
@@ -520,8 +527,7 @@ func (s *Transform) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.NS, "ns", "", "collection of the documents, as `db.coll`")
 	fs.StringVar(&s.Doc, "doc", "", "`file` of documents in extended JSON; - is standard input")
 	fs.IntVar(&s.Sample, "sample", 20, "without --doc, draw so many documents from the source, 1 to 1000")
-	fs.StringVar(&s.Source, flagSource, "",
-		"connection string `URI` of the source, for --sample\nwith a password, set MILLRACE_SOURCE or use a config file")
+	BindURI(fs, &s.Source, flagSource, "the source, for --sample")
 	section(fs, "Documents")
 	bindNames(fs, &s.Rules)
 	bindRules(fs, &s.Rules)
