@@ -141,7 +141,7 @@ func (p *Process) Command(ctx context.Context, args ...string) ([]byte, error) {
 // Status is what the process says of its job; its zero value while the process
 // does not answer. Tests ask often: no command is started for it.
 func (p *Process) Status(ctx context.Context) job.Status {
-	rec, err := p.running.Find(ctx, "", "")
+	rec, err := p.running.Find(ctx, server.Wanted{})
 	if err != nil {
 		return job.Status{} // it starts or ends
 	}
@@ -156,7 +156,7 @@ func (p *Process) Status(ctx context.Context) job.Status {
 
 // Finalize asks the process to finalize as soon as it can, and waits for that.
 func (p *Process) Finalize(ctx context.Context) error {
-	rec, err := p.running.Find(ctx, "", "")
+	rec, err := p.running.Find(ctx, server.Wanted{})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -35,17 +36,17 @@ func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench SCENARIO… | all",
 		Short: "Measure millrace against what the servers allow, and against other tools",
-		Long: `Measures scenarios on real servers. Each is measured round after round in turn:
-its ceiling (lean code that does the least work anybody has to ask of the
-servers), millrace as a process of its own, and other tools whose programs are
-given. Printed are medians over the rounds, and what exactly was measured.
+		Long: `Measures scenarios on real servers. Each round measures in turn the ceiling,
+millrace as a process of its own, and other tools whose programs are given. The
+ceiling is lean code that asks the least work of the servers. The command prints
+medians over the rounds, and what exactly was measured.
 
 Servers are started on this machine for the time of a scenario. With
---source-uri, --target-uri and --yes the given clusters are used: the bench drops
+--source-uri, --target-uri and --yes the given clusters are used. The bench drops
 and fills their database mrbench, so never give it clusters in use.
 
-A small scale shows that everything works; its figures mean little, for the
-start of a process weighs more than the work. Measure on a machine that does
+A small scale shows that everything works. Its figures mean little: the start of
+a process takes longer than the work. Measure on a machine that does
 nothing else.`,
 		Example: `  millrace-bench bench list
   millrace-bench bench full-one --scale small
@@ -88,8 +89,7 @@ nothing else.`,
 	s.bindScenarios(f)
 	f.StringVar(&s.options.Millrace, "millrace", "",
 		"the millrace `program` to measure; by default the one beside this program, or on PATH")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json",
-		"html", "markdown")
+	cli.BindOutput(cmd, &s.output, "text", "json", "html", "markdown")
 	f.StringVar(&s.report, "report", "",
 		"write the result to this `file`, too; unless that is JSON, standard output has a table")
 	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand(), a.benchPublishedCommand())
@@ -118,7 +118,7 @@ func (s *benchSettings) bindScenarios(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.options.Cells, "cells", nil,
 		"`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
 	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 "+
-		"to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium "+
+		"to 5, that the scenario seed measures in place of its own matrix. Scale small has 1:1000 of their data, medium "+
 		"1:100, large 1:10")
 }
 
@@ -139,6 +139,7 @@ func (a *app) benchListCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			t := table.NewWriter()
 			t.SetStyle(table.StyleLight)
+			t.Style().Format.Header = text.FormatDefault
 			t.AppendHeader(table.Row{"scenario", "work", "ceiling"})
 			t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60}, {Number: 3, WidthMax: 60}})
 			for _, s := range benchmark.Scenarios() {
@@ -147,7 +148,7 @@ func (a *app) benchListCommand() *cobra.Command {
 			return a.Tell(output, benchmark.Scenarios(), t.Render()+"\n")
 		},
 	}
-	cli.BindOutput(cmd, &output, "form of the output: text or json", "text", "json")
+	cli.BindOutput(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -171,8 +172,7 @@ func (a *app) benchShowCommand() *cobra.Command {
 			return a.writeBenchAs(a.Stdout, output, r)
 		},
 	}
-	cli.BindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html",
-		"markdown", "svg")
+	cli.BindOutput(cmd, &output, "text", "json", "html", "markdown", "svg")
 	cmd.Flags().StringVar(&picture, "case", "",
 		"with svg: draw the contenders of this case; by default millrace's share of each ceiling")
 	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+

@@ -50,9 +50,9 @@ func (a *app) benchPublishedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "published",
 		Short: "Measure what others have published, and write both side by side",
-		Long: `Measures what reproduces five published tables, scaled to this machine, and writes
-a page with each cell: published, published ratio, here, ratio here, and why they
-differ. What cannot be had here stands there as a row that says so.
+		Long: `Reproduces five published tables, scaled to this machine, and writes a page. Each
+cell has the published figure and ratio, those of here, and why they differ. What
+cannot be measured here has a row that says so.
 
   1  DTS against MongoShake: full copies and changes onto three members
   2  YCSB: mixes of reads and writes, kinds of instance
@@ -81,7 +81,7 @@ Measure on a machine that does nothing else.`,
 	f.StringVar(&s.options.Millrace, "millrace", "",
 		"the millrace `program` to measure; by default the one beside this program, or on PATH")
 	s.flags(f)
-	cli.BindOutput(cmd, &s.output, "form of what is printed: text (the summary) or json (all results)", "text", "json")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	cmd.AddCommand(a.publishedRenderCommand(), a.publishedCompareCommand())
 	return cmd
 }
@@ -234,7 +234,7 @@ func (a *app) publishedRenderCommand() *cobra.Command {
 		},
 	}
 	p.flags(cmd.Flags())
-	cli.BindOutput(cmd, &output, "form of what is printed: text (the summary) or json (all results)", "text", "json")
+	cli.BindOutput(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -252,11 +252,11 @@ func (a *app) publishedCompareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare OLD.json",
 		Short: "Say what differs between two runs, and how much of that chance explains",
-		Long: `Compares earlier results with those of --results: the ratios, which are what
-compares, and the figures as they were measured, which move with the machine. Two
-are apart when all rounds of one run are above all of the other; of two times
-three rounds of the same thing one in ten is apart by chance. Tables of another
-machine or scale are not compared, figures of one round not judged.
+		Long: `Compares earlier results with those of --results: the ratios, which compare, and
+the figures as measured, which move with the machine. Two are apart when all
+rounds of one run are above all of the other. Of two times three rounds of the
+same thing, one in ten is apart by chance. Tables of another machine or scale are
+not compared, figures of one round not judged.
 
 The exit code is 0 when no more is apart than chance explains (in 19 of 20
 repetitions), 1 when more is, 2 without an answer.`,
@@ -288,6 +288,6 @@ repetitions), 1 when more is, 2 without an answer.`,
 		},
 	}
 	cmd.Flags().StringVar(&results, "results", publishedResults(), "`file` of the later results")
-	cli.BindOutput(cmd, &output, "form of the output: text or json", "text", "json")
+	cli.BindOutput(cmd, &output, "text", "json")
 	return cmd
 }

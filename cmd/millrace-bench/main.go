@@ -37,20 +37,19 @@ func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Short: "Measure millrace and servers, and start clusters to do it on",
 		Long: strings.TrimSpace(`
-millrace-bench is the workshop of millrace: it measures millrace against what the
-servers allow and against other tools, loads servers with the workloads of YCSB,
-and starts real mongod clusters on this machine.
+millrace-bench is the workshop of millrace. It measures millrace against what the
+servers allow and against other tools. It loads servers with the workloads of
+YCSB, and starts real mongod clusters on this machine.
 
-Every flag can also be set in the environment, as MILLRACE_ and its name in
-capitals with underscores (MILLRACE_ROUNDS=5). A flag wins over the environment.
-Passwords belong into the environment, for other users of the machine can see
-flags.
+Every flag is also an environment variable: --rounds is MILLRACE_ROUNDS. A flag
+wins over the environment. Keep passwords in the environment: other users of the
+machine can see flags.
 
-Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage; 128 and the
+Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage; 128 plus the
 number of the signal that ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP.
 
-With --output json there is one JSON document on standard output, however a
-command ends: a failure has error and hint.`),
+With --output json, standard output has one JSON document, however the command
+ends. A failure has error and hint.`),
 	}
 	root.AddCommand(a.ycsbCommand(), a.benchCommand(), a.labCommand())
 	a.Complete(root)

@@ -38,9 +38,10 @@ func (a *app) ycsbCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ycsb",
 		Short: "Load and measure a server with the workloads of YCSB",
-		Long: `Loads and measures a server with the workloads of the Yahoo! Cloud Serving
+		Long: `Loads and measures a server with the workloads of the Yahoo Cloud Serving
 Benchmark. Workload files, properties, flags (-threads and --threads alike), keys
-and lines of output are those of the Java tool; docs/reference/benchmarks.md says what is not.
+and lines of output are those of the Java tool. docs/reference/benchmarks.md says
+what is not.
 
 The server is named by -p mongodb.url=…, in a workload file, or in the
 environment as ` + envYCSBURL + ` (a password is seen by others in a flag). The
@@ -72,7 +73,7 @@ func (a *app) ycsbPhaseCommand(phase ycsb.Phase) *cobra.Command {
 		cmd.Short = "Run the operations of a workload and measure them"
 		cmd.Long = `Runs the operations of a workload and measures them. With -target, latency is
 also given from the moment at which an operation was due (Intended-READ and so
-on), so that a server that stalls cannot hide the operations it kept waiting.`
+on). So a server that stalls cannot hide the operations it kept waiting.`
 		cmd.Example = `  millrace-bench ycsb run mongodb -s -P workloads/workloadb -p operationcount=1000000 -threads 16
   millrace-bench ycsb run mongodb -P workloads/workloada -p maxexecutiontime=60 -p operationcount=0 -target 5000 --output json --chart run.html`
 	}
@@ -85,7 +86,7 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f.BoolVarP(&s.status, "status", "s", false,
 		"write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 	for _, java := range []string{"cp", "jvm-args"} { // a script may give them
@@ -260,7 +261,7 @@ counts. The processor time of both clients is in the table.`,
 	f := cmd.Flags()
 	s.common(f)
 	s.flags(f)
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json or html", "text", "json", "html")
+	cli.BindOutput(cmd, &s.output, "text", "json", "html")
 	return cmd
 }
 

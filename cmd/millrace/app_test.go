@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/verify"
 	clitest "github.com/millrace/millrace/test/cli"
 	"github.com/millrace/millrace/test/jobtest"
@@ -35,6 +37,7 @@ type fakeJob struct {
 
 	started   chan struct{} // closed when Run begins
 	finalized chan struct{} // closed by Finalize; nil ends Run at once
+	fails     chan error    // ends Run
 	closed    atomic.Bool
 }
 
@@ -69,6 +72,8 @@ func (f *fakeJob) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case err := <-f.fails:
+		return err
 	case <-f.finalized:
 	}
 	f.Set(func(s *job.Status) { s.Phase, s.Differences = job.PhaseFinalized, f.differ })
@@ -304,7 +309,8 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, out, stderr := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "following") {
 		t.Errorf("status: %d %s %s", code, out, stderr)
 	}
-	if code, out, _ := b.other("pause"); code != cli.ExitOK || !strings.Contains(out, "orders: paused") {
+	if code, out, _ := b.other("pause"); code != cli.ExitOK ||
+		!strings.Contains(out, "orders: paused (paused, following, applied up to 7:1, ") {
 		t.Errorf("pause: %d %s", code, out)
 	}
 	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != cli.ExitOK ||
@@ -316,7 +322,7 @@ func TestControlOfARunningSync(t *testing.T) {
 		t.Errorf("resume: %d %s", code, out)
 	}
 	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK ||
-		!strings.Contains(out, "no limit; load: source low, target normal (running, following)") {
+		!strings.Contains(out, "no limit; load: source low, target normal (running, following, ") {
 		t.Errorf("throttle: %d %s", code, out)
 	}
 	if code, out, _ := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "source low, target normal") {
@@ -351,8 +357,23 @@ func TestControlOfARunningSync(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}
-	if code, _, stderr := b.other("status"); code != cli.ExitFailure || !strings.Contains(stderr, "no sync runs") {
-		t.Errorf("status after the end: %d %s", code, stderr)
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"status", cli.ExitOK, "finalized"},
+		{"status --watch --output=json", cli.ExitOK, `"state": "finished"`},
+		{"finalize", cli.ExitOK, "orders: already finalized at 20"},
+		{"finalize --cancel", cli.ExitUsage, "cannot take back finalize of job orders: it was finalized at 20"},
+		{"pause", cli.ExitUsage, "cannot pause job orders: it was finalized at 20"},
+		{"resume --output=json", cli.ExitUsage, `"state": "finished"`},
+		{"throttle --max-rate-docs=1", cli.ExitUsage, "cannot throttle job orders"},
+		{"status --job=users", cli.ExitFailure, "no sync runs"},
+	} {
+		if code, out, stderr := b.other(strings.Fields(c.args)...); code != c.code || !strings.Contains(out+stderr, c.want) {
+			t.Errorf("%s after the end: %d %s%s", c.args, code, out, stderr)
+		}
 	}
 }
 
@@ -378,15 +399,42 @@ func TestWatchedToTheEnd(t *testing.T) {
 	if code := wait(); code != cli.ExitOK {
 		t.Errorf("sync: %d", code)
 	}
-	code := <-watched
+	if code := <-watched; code != cli.ExitOK {
+		t.Errorf("watch: %d %s", code, watcher.stderr)
+	}
+	var st jobStatus
 	for line := range strings.Lines(watcher.stdout.String()) {
-		var st jobStatus
+		st = jobStatus{}
 		if err := json.Unmarshal([]byte(line), &st); err != nil {
 			t.Errorf("%v: %s", err, line)
 		}
 	}
-	if code == cli.ExitFailure && !strings.Contains(watcher.stderr.String(), "last seen in phase") {
-		t.Errorf("watch: %d %s", code, watcher.stderr)
+	if st.State != service.Finished {
+		t.Errorf("last seen: %+v", st)
+	}
+}
+
+// TestWatchedToItsFailure: whoever watches a sync learns why it failed, also after its process has ended.
+func TestWatchedToItsFailure(t *testing.T) {
+	j := newFakeJob()
+	b := newBench(t, j)
+	j.fails = make(chan error)
+	wait := start(t, t.Context(), b, j, uris()...)
+	var watched sync.WaitGroup
+	watched.Go(func() {
+		if code, _, stderr := b.other("status", "--watch", "--interval=100ms"); code != cli.ExitFailure ||
+			!strings.Contains(stderr, "out of the oplog") {
+			t.Errorf("watch: %d %s", code, stderr)
+		}
+	})
+	j.fails <- mongo.WithHint(errors.New("the position fell out of the oplog"), "begin anew with --restart")
+	if code := wait(); code != cli.ExitFailure {
+		t.Errorf("sync: %d", code)
+	}
+	watched.Wait()
+	if code, _, stderr := b.other("status"); code != cli.ExitFailure ||
+		!strings.Contains(stderr, "job orders has failed: the position fell out of the oplog\nhint: begin anew") {
+		t.Errorf("status: %d %s", code, stderr)
 	}
 }
 
@@ -502,9 +550,12 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	address, _, _ := strings.Cut(stderr, "\n")
 	address = server.HostPort(address)
 	second := newBench(t, k)
-	if code := second.run(t.Context(), with("--listen="+address)...); code != cli.ExitFailure ||
+	if code := second.run(t.Context(), with("--listen="+address)...); code != cli.ExitUsage ||
 		!strings.Contains(second.stderr.String(), "--listen") {
 		t.Errorf("code %d: %s%s", code, second.stderr, out)
+	}
+	if second.spec.Source != "" {
+		t.Error("the clusters were asked before the address")
 	}
 	select {
 	case <-k.started:

@@ -13,15 +13,16 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/state"
 )
 
-// control is a run of a command that controls a job of a running sync or of a service.
 type control struct {
 	*session
 	*config.Control
@@ -29,16 +30,22 @@ type control struct {
 	api *api.Client
 }
 
-// controlCommand makes a command that finds the job first.
-func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error) *cobra.Command {
+// controlCommand makes a command that finds the job first. idle is for one that no sync of this machine runs, as far as
+// its target or the record of its last sync tell.
+func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error,
+	idle func(*control, *jobInfo) error) *cobra.Command {
 	var s config.Control
 	return a.controlled(cmd, &s, func(ctx context.Context, run *session) error {
-		c, err := a.client(ctx, &s, cmd.Hidden)
-		if err != nil {
+		client, known, err := a.client(ctx, &s, cmd.Hidden)
+		c := &control{run, &s, client}
+		switch {
+		case err != nil:
 			return err
+		case known != nil:
+			return idle(c, known)
 		}
-		defer c.Close()
-		return asked(do(&control{run, &s, c}, ctx))
+		defer client.Close()
+		return asked(do(c, ctx))
 	})
 }
 
@@ -61,45 +68,120 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	return cmd
 }
 
-// client finds API and job. A sync of this machine comes before the service, unless service is set.
-func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, error) {
+// client finds API and job. A sync of this machine comes before the service, unless service is set. Of a job that no
+// sync of this machine runs, it returns what is known instead.
+func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, *jobInfo, error) {
 	address := cmp.Or(s.Address, s.Server)
 	if !service {
 		var rec server.Record
 		registry, err := server.NewRegistry(a.LookupEnv)
-		if err == nil {
-			rec, err = registry.Find(ctx, s.Address, s.Job)
+		if err != nil { // what the target knows needs none
+			registry = server.Registry{}
+		} else {
+			rec, err = registry.Find(ctx, wanted(s))
+		}
+		if err != nil && !errors.Is(err, server.ErrSeveral) && address == "" {
+			var known *jobInfo
+			if rec, known, err = a.idle(ctx, registry, s, err); known != nil {
+				return nil, known, nil
+			}
 		}
 		switch {
 		case err == nil:
 			rec.Token, s.Job = cmp.Or(s.Token, rec.Token), rec.Job
-			return api.NewRecordClient(rec), nil
+			return api.NewRecordClient(rec), nil, nil
 		case address == "" || ctx.Err() != nil:
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	r := remote{app: a, Service: s.Service, job: s.Job}
 	r.Server = address
 	if err := r.connect(); err != nil { // on another machine, or of another user
-		return nil, err
+		return nil, nil, err
 	}
 	err := r.only(ctx)
 	s.Job = r.job
-	return r.Client, asked(err)
+	return r.Client, nil, asked(err)
+}
+
+// wanted chooses among the syncs of this machine. The target counts unless an API is named.
+func wanted(s *config.Control) server.Wanted {
+	w := server.Wanted{Address: s.Address, Job: s.Job}
+	if s.Address == "" {
+		w.Target = s.Target
+	}
+	return w
+}
+
+// idle returns what the target, if it is given, or the record of the last sync on this machine, tells of a job that was
+// not found running. Where the target tells that a sync of this machine runs it, idle returns that one's record.
+func (a *app) idle(ctx context.Context, registry server.Registry, s *config.Control, none error) (rec server.Record,
+	_ *jobInfo, err error) {
+	last, gone := registry.Gone(wanted(s))
+	switch {
+	case s.Target != "":
+	case !gone:
+		return rec, nil, none
+	case last.EndedAt != nil:
+		known, err := endedInfo(last)
+		return rec, known, err
+	default:
+		return rec, nil, mongo.WithHint(fmt.Errorf("job %s does not run: its process %d has died", cli.Plain(last.Job),
+			last.PID), "the same sync command resumes it; to see where it stopped: millrace status --job "+last.Job+
+			" --target "+last.Target)
+	}
+	c, err := a.connectToLook(ctx, "target", s.Target)
+	if err != nil {
+		return rec, nil, err
+	}
+	defer c.Close()
+	name := cmp.Or(s.Job, last.Job)
+	if name == "" {
+		if name, err = onlyJob(ctx, c); err != nil {
+			return rec, nil, err
+		}
+	}
+	known, err := showJob(ctx, c, name)
+	if err != nil || known.Owner == nil {
+		return rec, known, err
+	}
+	running, err := registry.Running(ctx)
+	for _, rec := range running {
+		if rec.Job == name && rec.PID == known.Owner.PID && rec.Host == known.Owner.Host {
+			return rec, nil, nil
+		}
+	}
+	return rec, known, err
+}
+
+// cannot is the idle of a command that a job cannot follow without a process.
+func cannot(what string) func(*control, *jobInfo) error {
+	return func(c *control, j *jobInfo) error {
+		why, hint := "no process runs it", "start it: "+cmp.Or(j.Resume, "the same sync command resumes it")
+		switch j.State {
+		case state.Finalized:
+			why, hint = "it was "+finalizedText(j.FinalizedAt), "millrace status shows how it ended"
+		case state.Running, state.Silent:
+			why = fmt.Sprintf("it is %s, which cannot be reached from here", j.lifeText())
+			hint = "run this there as the user of that process, give its --address, or --server for a job of a service"
+		}
+		c.Results.Value = j.asStatus()
+		return misuse(fmt.Errorf("cannot %s job %s: %s", what, cli.Plain(j.Job), why), hint)
+	}
 }
 
 func pauseCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("pause", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Pause(ctx, c.Job)
 		return c.changed(&j, err, "paused", "is to pause")
-	})
+	}, cannot("pause"))
 }
 
 func resumeCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("resume", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Resume(ctx, c.Job)
 		return c.changed(&j, err, "resumed", "is to go on")
-	})
+	}, cannot("resume"))
 }
 
 func throttleCommand(a *app) *cobra.Command {
@@ -110,7 +192,7 @@ func throttleCommand(a *app) *cobra.Command {
 			text += "; load: " + l
 		}
 		return c.changed(&j, err, text, "has other limits: "+text)
-	})
+	}, cannot("throttle"))
 }
 
 // changed prints the effect of a request: a sync has done it, a service has stored it.
@@ -121,14 +203,41 @@ func (c *control) changed(j *api.Job, err error, done, noted string) error {
 	if !ofProcess(j) {
 		done = noted
 	}
-	return c.Tell(c.Output, j, doneText(j, done))
+	return c.Tell(c.Output, j, fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, standText(j)))
+}
+
+func standText(j *api.Job) string {
+	text := remoteState(&j.Summary)
+	if j.Report == nil || j.Report.Status == nil || j.Report.Status.Follow.Applied == "" {
+		return text
+	}
+	f := j.Report.Status.Follow
+	if text += ", applied up to " + f.Applied; f.LagSeconds >= 0 {
+		text += ", " + format.Seconds(f.LagSeconds) + " behind"
+	}
+	return text
 }
 
 // ofProcess reports whether a job belongs to a sync: it has no definition.
 func ofProcess(j *api.Job) bool { return j.UID == "" }
 
 func finalizeCommand(a *app) *cobra.Command {
-	return a.controlCommand(a.described("finalize", &cobra.Command{}), (*control).finalize)
+	return a.controlCommand(a.described("finalize", &cobra.Command{}), (*control).finalize, (*control).finalizedBefore)
+}
+
+// finalizedBefore is the idle of finalize: a job that was finalized earlier is a success.
+func (c *control) finalizedBefore(j *jobInfo) error {
+	switch {
+	case c.Cancel:
+		return cannot("take back finalize of")(c, j)
+	case j.State != state.Finalized:
+		return cannot("finalize")(c, j)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: already %s, nothing done\n%s", cli.Plain(j.Job), finalizedText(j.FinalizedAt),
+		wayBack(j.TargetPosition))
+	writeListed(&b, "differs: ", j.Differences)
+	return c.Tell(c.Output, j.asStatus(), b.String())
 }
 
 func (c *control) finalize(ctx context.Context) error {
@@ -157,13 +266,23 @@ func (c *control) finalize(ctx context.Context) error {
 	}
 	st := j.Report.Status
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
+	fmt.Fprintf(&b, "%s: finalized at %s", cli.Plain(j.Name), st.Follow.Applied)
+	if !ofProcess(&j) && st.FinalizedAt != nil {
+		fmt.Fprintf(&b, ", at %s", st.FinalizedAt.UTC().Format(time.RFC3339)) // perhaps long before
+	}
+	b.WriteString("\n")
 	b.WriteString(wayBack(st.TargetPosition))
 	writeEnd(&b, *st)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
 
-// finalized returns the job when it has ended.
+func finalizedText(at *time.Time) string {
+	if at == nil {
+		return "finalized"
+	}
+	return "finalized at " + at.UTC().Format(time.RFC3339)
+}
+
 func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
 	return await(ctx, j, func(now api.Job) (bool, error) {
 		switch {
@@ -206,15 +325,14 @@ func wayBack(target string) string {
 		"--start-at %s, source and target exchanged\n", target, target)
 }
 
-// refused gives the error of a request that the job rejected its exit code.
+// refused gives the error of a request that was rejected its exit code: by the job, or because another process runs it.
 func refused(err error) error {
-	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
+	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" || errors.Is(err, state.ErrRunning) {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
 	return err
 }
 
-// showMeanwhile shows the progress where there is a terminal.
 func (c *control) showMeanwhile(ctx context.Context) {
 	if c.screen == nil {
 		return
@@ -227,17 +345,15 @@ func (c *control) showMeanwhile(ctx context.Context) {
 	})
 }
 
-// differencesError returns an error if a finalized job differs.
 func differencesError(s job.Status) error {
 	if len(s.Differences) == 0 {
 		return nil
 	}
-	return mongo.WithHint(errors.New("finalized, but the target differs from the source in "+plural(len(s.Differences),
-		"thing")),
+	return mongo.WithHint(fmt.Errorf("job %s: finalized, but the target differs from the source in %s", cli.Plain(s.Job),
+		plural(len(s.Differences), "thing")),
 		"millrace verify compares again and lists documents")
 }
 
-// loadText returns the load on each side, "" if both are normal.
 func loadText(l job.LoadStatus) string {
 	side := func(name string, load pace.Load, atOnce int) string {
 		text := name + " " + string(load)
@@ -252,7 +368,6 @@ func loadText(l job.LoadStatus) string {
 	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
 }
 
-// compressionText returns which connections are compressed, "" if none is.
 func compressionText(c job.Compressions) string {
 	var parts []string
 	for _, side := range []struct {
@@ -270,7 +385,6 @@ func compressionText(c job.Compressions) string {
 	return strings.Join(parts, ", ")
 }
 
-// limitsText returns the rates that limit a sync, or "no limit".
 func limitsText(r pace.Rates) string {
 	var parts []string
 	if r.Docs > 0 {

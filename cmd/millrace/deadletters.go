@@ -36,17 +36,15 @@ type letters interface {
 	retry(ctx context.Context, id string) (*retried, error)
 }
 
-// letterLook is a look at some letters.
 type letterLook struct {
 	stored
 
 	ns, state string
 }
 
-// command makes a command that looks at dead letters.
 func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letters) error) *cobra.Command {
 	l.stored.command(cmd, func(ctx context.Context) error { return do(ctx, &storedLetters{l}) })
-	l.bindJob(cmd, "only the letters of this job, by its `name`; required with a service")
+	l.bindJob(cmd, "only dead letters of the job of this `name`; required with --server")
 	l.orRemote(cmd, func(r *remote, ctx context.Context) error {
 		if r.job == "" {
 			return misuse(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them")
@@ -56,15 +54,14 @@ func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letter
 	return cmd
 }
 
-// bindChoice gives a command the flags that choose letters.
 func (l *letterLook) bindChoice(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
+	cmd.Flags().StringVar(&l.ns, "ns", "", "only dead letters of this target collection or `database`")
 	config.Choice(cmd.Flags(), &l.state, "state", "open undecided settled removed unmapped all*",
-		"only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, "+
-			"or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all")
+		"only dead letters in this `state`: open, undecided, settled, removed, unmapped or all\nopen lacks the document on "+
+			"the target; undecided may yet be applied; settled was applied or is gone; removed was somebody else's "+
+			"document on the target; unmapped does not fit --fields")
 }
 
-// inState is the state that is chosen, "" for all.
 func (l *letterLook) inState() string {
 	if l.state == "all" {
 		return ""
@@ -168,11 +165,10 @@ func lettersExportCommand(a *app) *cobra.Command {
 			fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), cli.Plain(file)))
 	})
 	l.bindChoice(cmd)
-	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, with mode 0600, instead of standard output")
+	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, mode 0600, instead of standard output")
 	return cmd
 }
 
-// lineCounter counts lines.
 type lineCounter struct{ n int }
 
 func (l *lineCounter) Write(p []byte) (int, error) {
@@ -194,11 +190,10 @@ func lettersRetryCommand(a *app) *cobra.Command {
 		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")),
 			"millrace deadletters show LETTER says what stands in the way")
 	})
-	cmd.Flags().StringVar(&id, "id", "", "try this `letter` alone; for jobs of a service")
+	cmd.Flags().StringVar(&id, "id", "", "try only this `letter`, of a job of a service")
 	return cmd
 }
 
-// retried is what retry prints.
 type retried struct {
 	Job string `json:"job"`
 	service.LettersRetried
@@ -267,7 +262,6 @@ func (r *remoteLetters) retry(ctx context.Context, id string) (*retried, error) 
 	return &retried{Job: r.job, LettersRetried: res}, err
 }
 
-// storedLetters are those on a target.
 type storedLetters struct{ *letterLook }
 
 func (l *storedLetters) filter() deadletter.Filter {
@@ -290,7 +284,6 @@ func (l *storedLetters) one(ctx context.Context, id string) (*shownLetter, error
 		SameID: canonical(found.Same), Other: canonical(found.Holder)}}, nil
 }
 
-// canonical is a document as extended JSON, null for none.
 func canonical(doc bson.Raw) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
@@ -341,9 +334,11 @@ func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) 
 	return res, err
 }
 
-// askToRetry has the job's own process do it.
 func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
-	c, err := l.client(ctx, &config.Control{Job: l.job}, false)
+	c, _, err := l.client(ctx, &config.Control{Job: l.job}, false)
+	if err == nil && c == nil {
+		err = errors.New("its sync has ended")
+	}
 	if err != nil {
 		return misuse(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", cli.Plain(l.job), j.lifeText(), err),
 			"run this on its machine as its user; or pause and resume it, which tries them too")
@@ -353,7 +348,6 @@ func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
 	return err
 }
 
-// retryFinalized writes the letters of a job that no process will run again.
 func (l *storedLetters) retryFinalized(ctx context.Context, res *retried) error {
 	c, err := l.connectFor(ctx, "target", l.target, mongo.TargetApp)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
@@ -85,13 +86,10 @@ func extJSON(doc any, canonical bool) json.RawMessage {
 	return raw
 }
 
-// relaxed returns a document as extended JSON for people.
 func relaxed(doc any) string { return string(extJSON(doc, false)) }
 
-// errEnough ends reading when the limit is reached.
 var errEnough = errors.New("enough")
 
-// oplogLook is a look at the events of a source.
 type oplogLook struct {
 	*app
 	source, from, output string
@@ -107,16 +105,15 @@ func debugOplogCommand(a *app) *cobra.Command {
 	cmd := a.described("debug oplog",
 		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
 	fs := cmd.Flags()
-	fs.StringVar(&l.source, "source", "",
-		"connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
+	config.BindURI(fs, &l.source, "source", "the source")
 	fs.StringVar(&l.from, "from", "",
-		"first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
+		"first `position`, as seconds:increment or time; by default the oplog's oldest")
 	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
 	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
 	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
 	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
-	cli.BindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &l.output, "text", "json")
 	return cmd
 }
 
@@ -217,7 +214,6 @@ func textLine(ev *stream.Event, values bool) string {
 	return strings.Join(parts, " ")
 }
 
-// jsonLine is an event as extended JSON.
 func jsonLine(ev *stream.Event, values bool) string {
 	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()},
 		{Key: "ns", Value: ev.NS}}
@@ -254,7 +250,6 @@ func jsonLine(ev *stream.Event, values bool) string {
 	return relaxed(d)
 }
 
-// valueOf is what --values shows.
 func valueOf(ev *stream.Event) bson.Raw {
 	if ev.Change != nil {
 		return ev.Change.Options

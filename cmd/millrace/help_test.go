@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/cli"
 	clitest "github.com/millrace/millrace/test/cli"
 )
 
@@ -31,6 +32,20 @@ func TestHelpGroupsFlags(t *testing.T) {
 	}
 	if strings.Contains(text, "\nFlags:\n") {
 		t.Errorf("flags stand below no title:\n%s", text)
+	}
+}
+
+// What a flag does is said in 15 words: the line in the help, and each part of the details in the reference.
+func TestUsagesAreShort(t *testing.T) {
+	for _, f := range cli.AllFlags(newApp().rootCommand()) {
+		for _, part := range strings.FieldsFunc(f.Usage, func(r rune) bool { return r == '\n' || r == ';' }) {
+			if n := len(strings.Fields(part)); n > 15 && !f.Hidden {
+				t.Errorf("--%s has %d words: %s", f.Name, n, part)
+			}
+		}
+		if summary, _, _ := strings.Cut(f.Usage, "\n"); len(strings.Fields(summary)) > 15 && !f.Hidden {
+			t.Errorf("--%s: %s", f.Name, summary)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -49,8 +52,11 @@ type jobInfo struct {
 	Applied    string     `json:"applied,omitempty"`
 	AppliedAt  *time.Time `json:"appliedAt,omitempty"`
 	ReadsFrom  string     `json:"readsFrom,omitempty"`
-	Reach      string     `json:"reach,omitempty"`
-	Intent     string     `json:"schemaChange,omitempty"`
+	// FinalizedAt is when the job was finalized, TargetPosition the target's own position then.
+	FinalizedAt    *time.Time `json:"finalizedAt,omitempty"`
+	TargetPosition string     `json:"targetPosition,omitempty"`
+	Reach          string     `json:"reach,omitempty"`
+	Intent         string     `json:"schemaChange,omitempty"`
 
 	Letters deadletter.Stats `json:"letters"`
 	// Slices, Deferred, Differences and Refused belong to show alone.
@@ -60,7 +66,8 @@ type jobInfo struct {
 	Refused     []string     `json:"refused,omitempty"`
 	Resume      string       `json:"resume,omitempty"` // what goes on with it
 
-	err error // why nothing is known of it but its name and its letters
+	err  error       // why nothing is known of it but its name and its letters
+	last *job.Status // of a sync of this machine that has ended, in the place of what a target knows
 }
 
 type ownerInfo struct {
@@ -74,7 +81,6 @@ type sliceCounts struct {
 	Total int `json:"total"`
 }
 
-// newJobInfo shows a stored job.
 func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo {
 	text := func(p mongo.OpTime) string {
 		if p.IsZero() {
@@ -86,6 +92,13 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		Target: j.Target, Rules: j.Rules, CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence,
 		Start: text(j.Start), Consistent: text(j.Consistent),
 		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
+	if j.Phase == state.PhaseFinalized {
+		at := j.FinalizedAt.UTC()
+		if j.FinalizedAt.IsZero() { // by an older version
+			at = info.SavedAt
+		}
+		info.FinalizedAt, info.TargetPosition = &at, text(j.TargetPosition)
+	}
 	if j.Owner != (state.Owner{}) {
 		info.Owner = &ownerInfo{j.Owner.Host, j.Owner.PID, j.Owner.Run}
 	}
@@ -103,6 +116,20 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		info.Resume = resumeLine(j)
 	}
 	return info
+}
+
+func endedInfo(rec server.Record) (*jobInfo, error) {
+	st := new(job.Status)
+	if err := json.Unmarshal(rec.Last, st); err != nil {
+		return nil, fmt.Errorf("read the record of the last sync of job %s: %w", rec.Job, err)
+	}
+	info := &jobInfo{Job: rec.Job, State: state.Stopped, Phase: st.Phase, Source: st.Source, Target: st.Target,
+		Owner: &ownerInfo{Host: rec.Host, PID: rec.PID}, CreatedAt: st.StartedAt.UTC(), SavedAt: *rec.EndedAt,
+		Applied: st.Follow.Applied, TargetPosition: st.TargetPosition, Differences: st.Differences, last: st}
+	if st.Phase == job.PhaseFinalized {
+		info.State, info.FinalizedAt = state.Finalized, cmp.Or(st.FinalizedAt, rec.EndedAt)
+	}
+	return info, nil
 }
 
 // resumeLine returns the command line that resumes a job, without secrets in addresses.
@@ -164,7 +191,6 @@ func jobsListCommand(a *app) *cobra.Command {
 	}), (*remote).list)
 }
 
-// listJobs returns the jobs of a target with these names, or all.
 func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo, error) {
 	jobs, err := state.List(ctx, c)
 	if err != nil {
@@ -208,7 +234,6 @@ func jobsText(list []jobInfo) string {
 	return t.Render() + "\n"
 }
 
-// lifeText returns which process runs the job, and its last sign.
 func (j *jobInfo) lifeText() string {
 	since := ""
 	if !j.SavedAt.IsZero() {
@@ -241,7 +266,6 @@ func jobsShowCommand(a *app) *cobra.Command {
 	}), (*remote).show)
 }
 
-// findJob returns one job of a target.
 func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
 	list, err := listJobs(ctx, c, name)
 	switch {
@@ -311,6 +335,9 @@ func countSlices(raws []bson.Raw) (*sliceCounts, error) {
 }
 
 func (j *jobInfo) text() string {
+	if j.last != nil {
+		return statusText(*j.last)
+	}
 	t := facts{newTable(j.Job, phaseText(j.Phase, j.Paused))}
 	t.add("state", j.lifeText())
 	t.add("source", j.Source)
@@ -325,6 +352,7 @@ func (j *jobInfo) text() string {
 	t.add("reads on from", j.ReadsFrom)
 	t.add("reach", j.Reach)
 	t.add("schema change under way", j.Intent)
+	t.final(j.FinalizedAt, j.TargetPosition)
 	t.add("attempt", j.Attempt)
 	if j.Slices != nil && j.Slices.Total > 0 {
 		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
@@ -341,6 +369,14 @@ func (j *jobInfo) text() string {
 	return b.String()
 }
 
+// final adds when a job was finalized, and where a job in the other direction can start.
+func (t facts) final(at *time.Time, position string) {
+	if at != nil {
+		t.add("finalized", at.UTC().Format(time.RFC3339))
+	}
+	t.add("target position", position)
+}
+
 // list adds a row for each, as far as there is room.
 func (t facts) list(name string, items []string) {
 	for _, line := range listed(items, cli.Plain) {
@@ -353,13 +389,12 @@ func jobsDropCommand(a *app) *cobra.Command {
 	var yes bool
 	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}),
 		func(ctx context.Context) error { return s.drop(ctx, yes) })
-	cmd.Flags().BoolVar(&yes, "yes", false, "remove it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "remove the job; without this flag, show what it has and exit with 2")
 	_ = cmd.MarkFlagRequired("job")
 	cmd.Flags().Lookup("job").Usage = "`name` of the job"
 	return cmd
 }
 
-// dropped is what jobs drop prints.
 type dropped struct {
 	Job     string           `json:"job"`
 	Dropped bool             `json:"dropped"`
@@ -398,7 +433,7 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
 		return errors.Join(s.Tell(s.output, d, d.text("would be removed")),
-			misuse(errors.New("nothing was removed"), d.advice()))
+			misuse(fmt.Errorf("job %s: nothing was removed", cli.Plain(s.job)), d.advice()))
 	}
 	c, err := s.connectFor(ctx, "target", s.target, mongo.TargetApp)
 	if err != nil {
@@ -416,7 +451,6 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 	return s.Tell(s.output, d, d.text("removed"))
 }
 
-// advice returns what to do before a job is dropped.
 func (d *dropped) advice() string {
 	text := "add --yes to remove it"
 	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed+d.Letters.Unmapped > 0 {
@@ -429,7 +463,6 @@ func (d *dropped) advice() string {
 	return text
 }
 
-// completions completes the names of the jobs of a target.
 func (s *stored) completions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
 	defer cancel()

@@ -113,6 +113,8 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	}
 	b.expect(cli.ExitOK, "jobs list", "orders", "running on", "following", "include shop.*")
 	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "nothing was removed", "running on", "stop its process first")
+	b.expect(cli.ExitUsage, strings.Replace(flags, "merge", "drop", 1)+"never --restart",
+		"cannot begin job orders anew: ", "runs it")
 	id := b.letter()
 	b.expect(cli.ExitOK, "deadletters show "+id, "dup key", `"_id":10`, "on the target, with the key", `"theirs"`)
 	b.expect(cli.ExitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "deadletters show")
@@ -139,8 +141,11 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.sameForm(running,
 		b.expect(cli.ExitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`))
 	b.expect(cli.ExitUsage, "deadletters retry", "tries its open dead letters itself", "start it: millrace sync")
+	for _, command := range []string{"pause", "resume", "finalize", "throttle --max-rate-docs 1"} {
+		b.expect(cli.ExitUsage, command, "job orders: no process runs it", "start it: millrace sync")
+	}
 	p.env = append(p.env, "MILLRACE_TARGET=")
-	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "is gone without a word",
+	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "has died",
 		"status --job orders --target mongodb://")
 	p.env = append(p.env, "MILLRACE_TARGET="+p.target)
 
@@ -152,7 +157,11 @@ func TestJobsWithoutAProcess(t *testing.T) {
 		list[0].Letters.Settled != 1 {
 		t.Errorf("finalized: %+v", list)
 	}
-	b.expect(cli.ExitOK, "status", "finalized", "orders")
+	b.expect(cli.ExitOK, "status", "finalized", "orders", "target position")
+	b.expect(cli.ExitOK, "status --output json", `"state": "finished"`, `"targetPosition": "17`, `"finalizedAt": "20`)
+	b.expect(cli.ExitOK, "finalize --target "+p.target, "orders: already finalized at 20", "--start-at 17")
+	b.expect(cli.ExitUsage, "pause", "cannot pause job orders: it was finalized at 20")
+	b.expect(cli.ExitOK, "jobs show --output json", `"targetPosition": "17`)
 	b.expect(cli.ExitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")
 	b.finalized()
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// verifyRequest is one run of jobs verify: its flags.
 type verifyRequest struct {
 	remote
 
@@ -45,21 +44,21 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&v.ask.ID, "id", "",
-		"`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
+		"`name` of the verification\nthe same name again starts no other; with --show and --cancel, the one meant")
 	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
 	fs.StringSliceVar(&v.ask.Include, "include", nil,
-		"only collections of the source that match this `pattern`, of those that the job keeps; may be repeated")
+		"only the job's source collections that match this `pattern`; may be repeated")
 	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0,
-		"`seconds` for which a document that changes again and again is looked at before it counts as different; 0 is 60")
+		"`seconds` after which a changing difference counts; 0 is 60")
 	fs.StringVar(&v.rate, "max-rate-bytes", "0",
-		"most `bytes` a second that are read of both sides together, such as 10MB; 0 is unlimited")
+		"most `bytes` read a second from both sides together; 0 is unlimited")
 	fs.BoolVar(&v.ask.NoValues, "no-values", false,
-		"have the service keep no values of documents, but _ids and names of fields")
+		"store _ids and field names of differences, but no values")
 	fs.IntVar(&v.every, "every", 0,
-		"verify a sample every so many `hours` while the job follows, in place of now; 0 ends that")
+		"verify every so many `hours` while the job follows; 0 ends that")
 	fs.BoolVar(&v.wait, "wait", false, "return when the verification has ended")
-	fs.BoolVar(&v.cancel, "cancel", false, "call the verification off")
-	fs.BoolVar(&v.show, "show", false, "show a verification, and ask for none")
+	fs.BoolVar(&v.cancel, "cancel", false, "cancel the verification")
+	fs.BoolVar(&v.show, "show", false, "show a verification, start none")
 	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
 	return cmd
 }
@@ -94,7 +93,6 @@ func (v *verifyRequest) schedule(ctx context.Context) error {
 	return then(err, func() error { return v.tellDone(&j, done) })
 }
 
-// old shows a verification, or calls it off.
 func (v *verifyRequest) old(ctx context.Context) error {
 	id := v.ask.ID
 	if id == "" {
@@ -117,7 +115,6 @@ func (v *verifyRequest) old(ctx context.Context) error {
 	return then(err, func() error { return v.verified(&got) })
 }
 
-// await returns when the verification has ended.
 func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	looked := false // what was asked for has no findings
 	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil },
@@ -132,7 +129,6 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	return then(err, func() error { return v.verified(&now) })
 }
 
-// verified shows a verification. It returns an error unless both sides are the same.
 func (v *verifyRequest) verified(got *api.Verification) error {
 	if err := v.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
 		return err
@@ -149,7 +145,6 @@ func (v *verifyRequest) verified(got *api.Verification) error {
 	return fmt.Errorf("verification %s has no result: it is %s", cli.Plain(got.ID), got.State)
 }
 
-// remoteVerified is a verification as text.
 func remoteVerified(job string, v *api.Verification) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: verification %s: %s", cli.Plain(job), cli.Plain(v.ID), v.State)
@@ -171,15 +166,11 @@ func remoteVerified(job string, v *api.Verification) string {
 	if f == nil {
 		return b.String()
 	}
-	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
+	t := comparedTable()
 	for _, c := range f.Collections[:min(len(f.Collections), maxListed)] {
-		name := c.NS
-		if c.TargetNS != c.NS && c.TargetNS != "" {
-			name += " → " + c.TargetNS
-		}
-		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked,
+			c.Differences})
 	}
-	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintln(&b, t.Render())
 	for _, line := range listed(f.Schema,
 		func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
@@ -203,7 +194,6 @@ func remoteVerified(job string, v *api.Verification) string {
 	return b.String()
 }
 
-// repairRequest is one run of jobs repair: its flags.
 type repairRequest struct {
 	verifyRequest
 
@@ -219,13 +209,13 @@ func jobsRepairCommand(a *app) *cobra.Command {
 		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}),
 		func(ctx context.Context) error { return r.request(ctx, all) })
 	fs := cmd.Flags()
-	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
+	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair; the same name again starts no other")
 	fs.StringVar(&r.of, "of", "",
-		"`name` of the verification that has found the documents; left out the last that has ended")
-	fs.BoolVar(&all, "all", false, "all documents that it lists")
-	fs.StringArrayVar(&r.ns, "ns", nil, "documents of this `collection` of the source; may be repeated")
+		"`name` of the verification that found the documents; by default the last")
+	fs.BoolVar(&all, "all", false, "repair all documents that the verification lists")
+	fs.StringArrayVar(&r.ns, "ns", nil, "repair documents of this source `collection`; may be repeated")
 	fs.StringArrayVar(&r.docs, "document", nil,
-		"the document with this `_id`, as the verification shows it; may be repeated")
+		"repair the document with this `_id`, as shown; may be repeated")
 	fs.BoolVar(&r.wait, "wait", false, "return when the documents have been compared")
 	cmd.MarkFlagsOneRequired("all", "ns", "document")
 	cmd.MarkFlagsMutuallyExclusive("all", "ns")
@@ -256,7 +246,6 @@ func (r *repairRequest) request(ctx context.Context, all bool) error {
 		requested(made, "is asked for", "was asked for already"), cli.Plain(got.ID), got.State))
 }
 
-// found is the verification whose findings are repaired.
 func (r *repairRequest) found(ctx context.Context) (of api.Verification, err error) {
 	if r.of == "" {
 		list, err := r.Verifications(ctx, r.job)

@@ -48,7 +48,6 @@ func newApp() *app {
 	return a
 }
 
-// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	return a.Program.Run(ctx, args, a.rootCommand)
 }
@@ -96,14 +95,12 @@ func misuse(err error, hint string) error {
 	return cli.WithCode(cli.ExitUsage, mongo.WithHint(err, hint))
 }
 
-// session is a run of a command with settings.
 type session struct {
 	*app
 	screen *screen      // the terminal for a live view, nil without one
 	log    *slog.Logger // to standard error, above the live view
 }
 
-// command makes a command with settings of its own.
 func command[S any, P interface {
 	*S
 	config.Settings
@@ -112,7 +109,6 @@ func command[S any, P interface {
 	return a.configured(cmd, section, s, func(ctx context.Context, run *session) error { return do(run, ctx, s) })
 }
 
-// group adds commands to the one that they are below.
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(commands...)
 	return cmd
@@ -165,7 +161,6 @@ func (a *app) completeValues(cmd *cobra.Command) {
 	}
 }
 
-// name is that of the program.
 const name = "millrace"
 
 func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }

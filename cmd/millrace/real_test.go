@@ -75,7 +75,7 @@ func (p *program) run(args ...string) (code int, stdout, stderr string) {
 
 // status of the one running sync.
 func (p *program) status() (job.Status, bool) {
-	rec, err := server.Registry{Dir: filepath.Join(p.state, "millrace", "run")}.Find(p.t.Context(), "", "")
+	rec, err := server.Registry{Dir: filepath.Join(p.state, "millrace", "run")}.Find(p.t.Context(), server.Wanted{})
 	if err != nil {
 		return job.Status{}, false
 	}

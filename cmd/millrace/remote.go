@@ -35,29 +35,26 @@ type remote struct {
 	*api.Client
 }
 
-// bindServer gives a command the flags that name a service.
 func (r *remote) bindServer(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&r.Server, "server", "", "`address` of a service, as millrace serve printed it: https://host:port or "+
+	fs.StringVar(&r.Server, "server", "", "`address` of a service, as millrace serve printed it\nhttps://host:port or "+
 		"http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&r.Token, "token", "", "token of the service; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&r.Token, "token", "", "token of the service; prefer MILLRACE_TOKEN to the flag")
 	fs.StringVar(&r.CAFile, "ca-file", "",
-		"`file` with the authority of the service's certificate, in PEM form; by default the system's authorities")
+		"`file` with the certificate authority of the API; by default the system's\nin PEM form")
 }
 
-// connect makes the client.
 func (r *remote) connect() error {
 	if r.Server == "" {
 		return misuse(errors.New("no service is given"), "use --server or set "+config.EnvName("server"))
 	}
 	if err := server.CheckAddress(r.Server); err != nil {
-		return cli.WithCode(cli.ExitUsage, err)
+		return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--server"))
 	}
 	r.Client = api.NewClient(r.Server, r.Token)
-	return cli.WithCode(cli.ExitUsage, r.TrustAuthorities(r.CAFile))
+	return cli.WithCode(cli.ExitUsage, mongo.Wrap(r.TrustAuthorities(r.CAFile), "--ca-file"))
 }
 
-// asked gives what a service refuses its exit code.
 func asked(err error) error {
 	if api.IsRefusal(err) {
 		return cli.WithCode(cli.ExitUsage, err)
@@ -65,10 +62,9 @@ func asked(err error) error {
 	return err
 }
 
-// command makes a command that asks a service.
 func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.bindServer(cmd)
-	cli.BindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &r.output, "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := r.connect(); err != nil {
 			return err
@@ -79,7 +75,6 @@ func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *co
 	return cmd
 }
 
-// jobCommand makes a command that does something to a job of a service.
 func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.command(cmd, do)
 	cmd.Flags().StringVar(&r.job, "job", "", "`name` of the job")
@@ -156,18 +151,18 @@ func jobsCreateCommand(a *app) *cobra.Command {
 	fs.StringVar(&n.Name, "name", "", "`name` of the job")
 	fs.StringVarP(&file, "file", "f", "", "`file` with the job's settings; - is standard input")
 	fs.StringArrayVar(&labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
-	fs.BoolVar(&n.Paused, "paused", false, "it waits until it is resumed")
+	fs.BoolVar(&n.Paused, "paused", false, "create it paused")
 	_ = errors.Join(cmd.MarkFlagRequired("name"), cmd.MarkFlagRequired("file"))
 	return cmd
 }
 
 func (r *remote) create(ctx context.Context, n api.NewJob, file string, labels []string) (err error) {
 	if n.Labels, err = service.ParseLabels(labels); err != nil {
-		return cli.WithCode(cli.ExitUsage, err)
+		return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--label"))
 	}
 	text, err := settingsFile(file)
 	if err != nil {
-		return cli.WithCode(cli.ExitUsage, err)
+		return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--file"))
 	}
 	if n.Settings, err = json.Marshal(text); err != nil {
 		return err
@@ -179,20 +174,19 @@ func (r *remote) create(ctx context.Context, n api.NewJob, file string, labels [
 	return r.tellDone(&j, requested(made, "created", "is there already"))
 }
 
-// settingsFile reads the settings of a job.
 func settingsFile(file string) (string, error) {
 	in := io.Reader(os.Stdin)
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", fmt.Errorf("read the settings: %w", err)
+			return "", err
 		}
 		defer f.Close()
 		in = f
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, service.MaxSettings+1))
 	if err != nil {
-		return "", fmt.Errorf("read the settings: %w", err)
+		return "", err
 	}
 	if len(raw) > service.MaxSettings {
 		return "", mongo.WithHint(fmt.Errorf("%s is larger than %d bytes", file, service.MaxSettings), "check the path")
@@ -208,7 +202,6 @@ func requested(made bool, now, before string) string {
 	return before
 }
 
-// doneText says what was done to a job.
 func doneText(j *api.Job, done string) string {
 	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary))
 }
@@ -265,7 +258,7 @@ func (r *remote) only(ctx context.Context) error {
 // remoteState returns the state of a job, and the desired state that it has not reached.
 func remoteState(s *api.Summary) string {
 	text := string(s.State)
-	if s.Phase != "" && s.State == service.Running {
+	if s.Phase != "" && (s.State == service.Running || s.State == service.Paused) {
 		text += ", " + string(s.Phase)
 	}
 	switch {
@@ -332,7 +325,6 @@ const (
 	followEvery = time.Second
 )
 
-// logFlags are those of jobs log.
 type logFlags struct {
 	limit          int
 	events, follow bool
@@ -351,9 +343,9 @@ func jobsLogCommand(a *app) *cobra.Command {
 		return r.log(ctx, &f)
 	})
 	fs := cmd.Flags()
-	fs.IntVar(&f.limit, "limit", 100, "how many of the newest are shown")
-	fs.BoolVar(&f.events, "events", false, "show what happened, and not what is logged")
-	fs.BoolVar(&f.follow, "follow", false, "go on with what is new")
+	fs.IntVar(&f.limit, "limit", 100, "how many of the newest entries to show, 1 to 1000")
+	fs.BoolVar(&f.events, "events", false, "show events instead of log lines")
+	fs.BoolVar(&f.follow, "follow", false, "go on with new entries")
 	return cmd
 }
 
@@ -409,7 +401,6 @@ func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64)
 	}
 }
 
-// logText is a line for each entry, the oldest first.
 func logText(newest []service.Entry) string {
 	var b strings.Builder
 	for _, e := range slices.Backward(newest) {
@@ -437,13 +428,11 @@ func workersListCommand(a *app) *cobra.Command {
 	})
 }
 
-// workerList is a table of workers.
 func workerList(list []service.Worker) string {
 	if len(list) == 0 {
 		return "the service has no worker\n"
 	}
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"worker", "state", "jobs", "labels", "version", "host", "since"})
+	t := newTable("worker", "state", "jobs", "labels", "version", "host", "since")
 	for i := range list {
 		w := &list[i]
 		state, jobs := "takes jobs", fmt.Sprint(len(w.Jobs))
@@ -455,15 +444,14 @@ func workerList(list []service.Worker) string {
 		}
 		labels := []string{}
 		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
-			labels = append(labels, cli.Plain(k+"="+w.Labels[k]))
+			labels = append(labels, k+"="+w.Labels[k])
 		}
-		t.AppendRow(table.Row{cli.Plain(w.Name), state, jobs, strings.Join(labels, " "), cli.Plain(w.Version),
-			cli.Plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
+		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(labels, " "), w.Version, w.Host,
+			w.StartedAt.UTC().Format(time.RFC3339)})
 	}
 	return t.Render() + "\n"
 }
 
-// workerCommand is one that does something to a worker.
 func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {
 	r := remote{app: a}
 	var name string

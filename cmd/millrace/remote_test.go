@@ -153,15 +153,18 @@ func TestJobsOfAService(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	b.expectIn(ctx, cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait")
+	ended := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		b.until(func() bool { return b.view.Job("orders").Definition.Wish.Finalize })
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
-			Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
+			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
 	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1",
 		"an index")
 	waiting.Wait()
+	b.expect(cli.ExitFailure, "finalize --job orders", "2026-05-01T12:00:00Z")
+	b.expect(cli.ExitOK, "jobs show --job orders", "target position", "7:1", "2026-05-01T12:00:00Z")
 	var j api.Job
 	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs show --job orders --output json")), &j); err != nil ||
 		j.State != service.Finished {
@@ -195,6 +198,7 @@ func TestOneSetOfCommands(t *testing.T) {
 	b.expect(cli.ExitUsage, "finalize --job orders", "it does not run")
 	b.expect(cli.ExitUsage, "finalize --job orders --cancel", "nobody has asked")
 	b.expect(cli.ExitUsage, "status --server "+b.url+" --address 127.0.0.1:1", "cannot go with --address")
+	b.expect(cli.ExitUsage, "pause --server "+b.url+" --target mongodb://b", "cannot go with --address or --server")
 	b.expect(cli.ExitUsage, "status --server mongodb://u:hidden@b", "server cannot be used")
 	b.expect(cli.ExitFailure, "status --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
 	b.expect(cli.ExitFailure, "status --server 127.0.0.1:1", "request to http://127.0.0.1:1")
@@ -204,7 +208,7 @@ func TestOneSetOfCommands(t *testing.T) {
 	own.env["XDG_STATE_HOME"] = b.env["XDG_STATE_HOME"]
 	wait := start(t, t.Context(), own, j, uris()...)
 	delete(b.env, "MILLRACE_TOKEN") // that of the service
-	b.expect(cli.ExitOK, "pause", "orders: paused (paused)")
+	b.expect(cli.ExitOK, "pause", "orders: paused (paused, following, applied up to 7:1")
 	b.expect(cli.ExitUsage, "jobs pause --job orders", "MILLRACE_TOKEN")
 	_, stderr, _ := strings.Cut(own.stderr.String(), "control=")
 	address, _, _ := strings.Cut(stderr, "\n")
@@ -222,7 +226,7 @@ func (b *bench) token(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, err := registry.Find(t.Context(), "", "")
+	rec, err := registry.Find(t.Context(), server.Wanted{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestWorkers(t *testing.T) {
 	b.expect(0, "workers list", "the service has no worker")
 	present("a")
 	b.until(func() bool { return len(b.view.Workers()) == 1 })
-	b.expect(0, "workers list", "w1", "takes jobs", "dc=east")
+	b.expect(0, "workers list", "┌", "w1", "takes jobs", "dc=east")
 	b.expect(2, "workers drain --worker none", "there is no worker")
 	done := make(chan struct{})
 	go func() {

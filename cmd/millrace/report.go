@@ -39,8 +39,8 @@ const maxListed = 20
 func summaryText(sum summary) string {
 	s := sum.Status
 	if sum.Already {
-		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", cli.Plain(s.Job),
-			sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
+		text := fmt.Sprintf("%s: already %s, nothing done\n", cli.Plain(s.Job), finalizedText(s.FinalizedAt)) +
+			wayBack(s.TargetPosition)
 		if sum.Verify != nil {
 			text += verifiedText(sum.Verify)
 		}
@@ -69,7 +69,6 @@ func summaryText(sum summary) string {
 	return b.String()
 }
 
-// replicated is what a job has brought to the target.
 func (t facts) replicated(s job.Status) {
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t.add("collections", len(s.Copy.Collections))
@@ -96,14 +95,12 @@ func average(n, seconds float64, unit func(float64) string) string {
 	return " (" + unit(n/seconds) + "/s on average)"
 }
 
-// writeListed writes a line for the first of many things.
 func writeListed(b *strings.Builder, what string, items []string) {
 	for _, line := range listed(items, func(one string) string { return what + one }) {
 		fmt.Fprintf(b, "  %s\n", cli.Plain(line))
 	}
 }
 
-// writeEnd writes differences between target and source, and what was left out.
 func writeEnd(b *strings.Builder, s job.Status) {
 	writeListed(b, "differs: ", s.Differences)
 	writeListed(b, "left out: ", s.LeftOut)
@@ -120,7 +117,6 @@ func listed[T any](all []T, line func(T) string) (lines []string) {
 	return lines
 }
 
-// planText shows what a job would do.
 func planText(p *job.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
@@ -146,7 +142,6 @@ func planText(p *job.Plan) string {
 	return b.String()
 }
 
-// rulesTable shows what rules do to documents drawn at random.
 func rulesTable(rules []transform.Effect) string {
 	t := newTable("rule", "collections", "documents tried", "kept", "changed", "failed", "")
 	figure := func(is bool, n int64) string {
@@ -187,7 +182,6 @@ func resumes(p *job.Plan) string {
 	return ", resumes in phase " + string(p.ResumePhase)
 }
 
-// newTable is a table in the style of all output.
 func newTable(columns ...any) table.Writer {
 	t := grid{table.NewWriter()}
 	style := table.StyleLight
@@ -214,7 +208,6 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// checksTable shows the checks of a plan.
 func checksTable(l precheck.List) string {
 	t := newTable("check", "result", "what", "hint")
 	for _, c := range l {
@@ -235,7 +228,6 @@ func checksFailed(l precheck.List) error {
 	return nil
 }
 
-// precheckError returns the error of a command that does not begin.
 func precheckError(l precheck.List) error { return mongo.Wrap(l.Err(), "nothing was written") }
 
 // grid is a table whose cells are plain.
@@ -266,7 +258,6 @@ func plainRow(row table.Row) table.Row {
 	return out
 }
 
-// structure adds what a job has made that copies no documents.
 func (t facts) structure(s *job.StructureStatus) {
 	t.add("collections made", ofAll(s.Collections, s.CollectionsTotal))
 	t.add("views made", ofAll(s.Views, s.ViewsTotal))
@@ -276,7 +267,6 @@ func (t facts) structure(s *job.StructureStatus) {
 	}
 }
 
-// ofAll is how many of all there are.
 func ofAll(n, all int) string {
 	if n == all {
 		return fmt.Sprint(n)
@@ -284,7 +274,6 @@ func ofAll(n, all int) string {
 	return fmt.Sprintf("%d of %d", n, all)
 }
 
-// structure shows what is made.
 func (v *viewer) structure() {
 	s := v.s.Structure
 	all, done := s.CollectionsTotal+s.ViewsTotal+s.IndexesTotal, s.Collections+s.Views+s.Indexes

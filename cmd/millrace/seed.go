@@ -36,7 +36,7 @@ func afterDash(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// seedGuardCommand is the guardian of a lock; it is told on standard input.
+// seedGuardCommand is the guardian of a lock, which reads its orders from standard input.
 func seedGuardCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "guard",
@@ -72,7 +72,6 @@ func seedPrivateCommand() *cobra.Command {
 	}
 }
 
-// openAgent makes the agent of a plan.
 func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (agent *seed.Agent, err error) {
 	plan.Checks.LogWarnings(r.log)
 	o := s.ServeOptions
@@ -83,7 +82,6 @@ func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (agent *seed.Agent,
 	return seed.OpenAgent(plan, o)
 }
 
-// guardian is the command of a guardian of seed.
 func guardian(args ...string) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -111,7 +109,6 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	return r.seed(ctx, s, agent)
 }
 
-// seed copies from src and reports how it went.
 func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (err error) {
 	o := s.Options
 	if o.Member.Guardian, err = guardian("private", "--"); err != nil {
@@ -131,7 +128,6 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 	return errors.Join(err, r.Tell(s.Output, rep, text))
 }
 
-// seedReport is the report of a seeding.
 type seedReport struct {
 	Version string       `json:"version"`
 	Result  *seed.Result `json:"result"`
@@ -210,7 +206,6 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 	return b.String()
 }
 
-// seedPlanText shows what a seeding would do.
 func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, cli.Plain(p.Why))
@@ -223,7 +218,6 @@ func seedPlanText(p *seed.Plan) string {
 	return b.String()
 }
 
-// watchSeed shows the progress until ctx ends.
 func (r *session) watchSeed(ctx context.Context, interval time.Duration, stats func() seed.Snapshot) {
 	began := time.Now()
 	r.watch(ctx, interval, func() {
@@ -262,7 +256,6 @@ func (a *app) seedTokenFile(address string) (string, error) {
 	return seed.TokenFile(registry.Dir, address), err
 }
 
-// findSeedToken names the file with the token of an agent.
 func (a *app) findSeedToken(s *config.Seed) (name string, err error) {
 	if name = s.TokenFile; name == "" {
 		u, err := url.Parse(s.From)

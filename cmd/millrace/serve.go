@@ -32,7 +32,6 @@ import (
 	"github.com/millrace/millrace/internal/service/worker"
 )
 
-// serve runs the service until ctx ends.
 func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if s.DataDir == "" {
 		dir, err := server.StateDir(r.LookupEnv)
@@ -76,7 +75,6 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	return r.ended(ctx, g.Wait())
 }
 
-// alerts makes what has operators told.
 func (r *session) alerts(s *config.Serve, store *hub.Hub, view *hub.View) (*alert.Keeper, error) {
 	settings := alert.Defaults()
 	if s.Alerts != "" {
@@ -111,7 +109,7 @@ func (r *session) store(ctx context.Context, s *config.Serve) (*hub.Hub, func(),
 		if s.TLSCert != "" {
 			pair, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey)
 			if err != nil {
-				return nil, nil, fmt.Errorf("read the certificate: %w", err)
+				return nil, nil, fmt.Errorf("read --listen-tls-cert: %w", err)
 			}
 			o.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
 		}
@@ -131,7 +129,6 @@ func (r *session) store(ctx context.Context, s *config.Serve) (*hub.Hub, func(),
 	return h, func() { h.Close(); e.Close() }, nil
 }
 
-// cluster connects to a NATS cluster.
 func (r *session) cluster(ctx context.Context, n *config.NATS) (*hub.Hub, error) {
 	o := hub.Options{URI: n.URI, Creds: n.Creds, Replicas: n.Replicas, Lease: n.Lease, Log: r.log}
 	if n.TokenFile != "" {
@@ -195,7 +192,6 @@ func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, err
 		Version: cli.BuildInfo().Version, Log: r.log})
 }
 
-// newWorker makes the worker of this process.
 func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) *worker.Worker {
 	o := worker.Options{Name: w.Name, Version: cli.BuildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs,
 		SpoolDir: w.SpoolDir, SpoolBytes: w.SpoolBytes, Hub: store, View: view, Access: *w.Access(r.LookupEnv), Spans: traces,
@@ -208,7 +204,6 @@ func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, trac
 	return worker.New(o)
 }
 
-// worker runs jobs until ctx ends.
 func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	traces, err := r.traces(ctx, &s.Work)
 	if err != nil {
@@ -228,7 +223,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	return r.ended(ctx, g.Wait())
 }
 
-// ended is nil where the service was told to end.
+// ended is nil if a signal ended the service.
 func (r *session) ended(ctx context.Context, err error) error {
 	if signal, ok := errors.AsType[cli.Stopped](context.Cause(ctx)); ok {
 		r.log.Info(signal.Error() + "; jobs are at their checkpoints")

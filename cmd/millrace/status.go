@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -25,18 +25,7 @@ import (
 )
 
 func statusCommand(a *app) *cobra.Command {
-	var s config.Control
-	return a.controlled(a.described("status", &cobra.Command{}), &s, func(ctx context.Context, run *session) error {
-		c, err := a.client(ctx, &s, false)
-		switch {
-		case err != nil && s.Address == "" && s.Server == "":
-			return run.statusOfStopped(ctx, &s, err)
-		case err != nil:
-			return err
-		}
-		defer c.Close()
-		return asked((&control{run, &s, c}).status(ctx))
-	})
+	return a.controlCommand(a.described("status", &cobra.Command{}), (*control).status, (*control).statusOfIdle)
 }
 
 // jobStatus is what status prints. Stored is what the target knows of a job that no process runs.
@@ -48,13 +37,20 @@ type jobStatus struct {
 
 // asStatus is a job that no process runs in the form of one that runs.
 func (j *jobInfo) asStatus() jobStatus {
-	st := &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target,
-		Differences: j.Differences, Copy: job.CopyStatus{ETASeconds: -1},
-		Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
-	st.Conflicts.Stats = j.Letters
+	st := j.last
+	if st == nil {
+		st = &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target,
+			Differences: j.Differences, FinalizedAt: j.FinalizedAt, TargetPosition: j.TargetPosition,
+			Copy:   job.CopyStatus{ETASeconds: -1},
+			Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
+		st.Conflicts.Stats = j.Letters
+	}
 	stands := service.State(j.State)
-	if j.State == state.Finalized {
+	switch {
+	case j.State == state.Finalized:
 		stands = service.Finished
+	case st.Phase == job.PhaseFailed:
+		stands = service.Failed
 	}
 	out := api.JobOf(&service.Job{Definition: service.Definition{Name: j.Job, CreatedAt: j.CreatedAt,
 		Wish: service.Wish{Paused: j.Paused}},
@@ -63,35 +59,8 @@ func (j *jobInfo) asStatus() jobStatus {
 	return jobStatus{out, j}
 }
 
-// statusOfStopped shows a job that no process of this machine runs; none says so.
-func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none error) error {
-	last := server.Record{Job: s.Job}
-	if registry, err := server.NewRegistry(r.LookupEnv); err == nil {
-		if rec, ok := registry.Gone(s.Job); ok {
-			last = rec
-			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", cli.Plain(rec.Job),
-				rec.PID), "the same sync command resumes it; to see where it stopped: millrace "+
-				"status --job "+rec.Job+" --target "+rec.Target)
-		}
-	}
-	if s.Target == "" {
-		return none
-	}
-	c, err := r.connectToLook(ctx, "target", s.Target)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if last.Job == "" {
-		if last.Job, err = onlyJob(ctx, c); err != nil {
-			return err
-		}
-	}
-	info, err := showJob(ctx, c, last.Job)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(r.Tell(s.Output, info.asStatus(), info.text()), info.stopped())
+func (c *control) statusOfIdle(j *jobInfo) error {
+	return cmp.Or(c.Tell(c.Output, j.asStatus(), j.text()), j.stopped())
 }
 
 // stopped is the error of a job that ought to run and does not.
@@ -100,10 +69,12 @@ func (j *jobInfo) stopped() error {
 	if j.Applied != "" {
 		where = "at " + j.appliedText() + " " + where
 	}
-	switch j.State {
-	case state.Stopped:
+	switch {
+	case j.last != nil && j.last.Phase == job.PhaseFailed:
+		return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Job), j.last.Error), j.last.Hint)
+	case j.State == state.Stopped:
 		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", cli.Plain(j.Job), where), "resumes by: "+j.Resume)
-	case state.Silent:
+	case j.State == state.Silent:
 		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", cli.Plain(j.Job), j.lifeText(), where),
 			"look at that machine; once its process is dead, resumes by: "+j.Resume)
 	}
@@ -132,9 +103,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 		case err != nil && ctx.Err() != nil:
 			return nil // the operator has seen enough
 		case err != nil && last.Phase != "" && ofProcess(&last):
-			return mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w",
-				last.Phase, err),
-				"how it ended, it told on its own output and in its report")
+			return c.ended(ctx, &last, err)
 		case err != nil:
 			return err
 		}
@@ -148,7 +117,7 @@ func (c *control) watchStatus(ctx context.Context) error {
 		case j.State == service.Finished:
 			return nil
 		case j.State == service.Failed:
-			return mongo.WithHint(errors.New("the job failed: "+j.Error), j.Hint)
+			return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint)
 		}
 		if pace.Pause(ctx, c.Interval) != nil {
 			return nil
@@ -156,7 +125,30 @@ func (c *control) watchStatus(ctx context.Context) error {
 	}
 }
 
-// show shows a job once of many times.
+// ended shows how a sync that was seen last has ended, and returns its error. It is known from the record of a sync of
+// this machine, or else from the target, if that is given.
+func (c *control) ended(ctx context.Context, last *api.Job, silent error) error {
+	none := mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w",
+		last.Phase, silent), "give --target, which knows how it ended")
+	registry, err := server.NewRegistry(c.LookupEnv)
+	if err != nil {
+		return none
+	}
+	_, known, err := c.idle(ctx, registry, &config.Control{Job: last.Name, Target: c.Target}, none)
+	switch {
+	case known == nil:
+		return cmp.Or(err, none)
+	case known.last != nil && fmt.Sprintf("%s/%d", known.Owner.Host, known.Owner.PID) != last.Worker:
+		return none // an earlier sync of this machine
+	}
+	if c.Output == "json" {
+		err = json.NewEncoder(c.Stdout).Encode(known.asStatus())
+	} else {
+		_, err = io.WriteString(c.Stdout, known.text())
+	}
+	return cmp.Or(err, known.stopped(), differencesError(*known.asStatus().Report.Status))
+}
+
 func (c *control) show(j *api.Job) error {
 	st := job.Status{Job: j.Name, Error: j.Error, Hint: j.Hint}
 	if j.Report != nil && j.Report.Status != nil {
@@ -176,7 +168,7 @@ func (c *control) show(j *api.Job) error {
 func statusText(s job.Status) string {
 	t := facts{newTable(s.Job, phaseText(s.Phase, s.Paused))}
 	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
-	if !s.StartedAt.IsZero() {
+	if !s.StartedAt.IsZero() && s.Phase != job.PhaseFinalized && s.Phase != job.PhaseFailed {
 		t.add("runs for", format.Clock(time.Since(s.StartedAt)))
 	}
 	if s.Structure != nil {
@@ -192,6 +184,7 @@ func statusText(s job.Status) string {
 	t.add("compressed", compressionText(s.Compression))
 	t.conflicts(s.Conflicts)
 	t.add("finalize", finalizeText(s))
+	t.final(s.FinalizedAt, s.TargetPosition)
 	t.add("waiting for", s.Waiting)
 	t.add("errors", format.Counts(s.Errors))
 	t.add("last error", s.Error)
@@ -226,10 +219,8 @@ func finalizeText(s job.Status) string {
 	return s.CannotFinalize
 }
 
-// facts is a table of names and values.
 type facts struct{ table.Writer }
 
-// add adds a row, unless there is nothing to say.
 func (t facts) add(name string, value any) {
 	if value != "" {
 		t.AppendRow(table.Row{name, value})

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
 )
@@ -39,7 +40,6 @@ type stored struct {
 	cluster *mongo.Cluster
 }
 
-// command makes a command that connects to the jobs' target first.
 func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if s.cluster, err = s.connectToLook(cmd.Context(), "target", s.target); err != nil {
@@ -48,28 +48,24 @@ func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *co
 		defer s.cluster.Close()
 		return do(cmd.Context())
 	}
-	cmd.Flags().StringVar(&s.target, "target", "",
-		"connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	config.BindURI(cmd.Flags(), &s.target, "target", "the jobs' target")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	return cmd
 }
 
-// bindJob gives a command the name of a job.
 func (s *stored) bindJob(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&s.job, "job", "", usage)
 	_ = cmd.RegisterFlagCompletionFunc("job", s.completions)
 }
 
-// jobCommand makes a command that finds a job first.
 func (s *stored) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	s.command(cmd, func(ctx context.Context) error {
 		return then(s.only(ctx), func() error { return do(ctx) })
 	})
-	s.bindJob(cmd, "`name` of the job; may be left out where there is one job only")
+	s.bindJob(cmd, "`name` of the job; not needed while there is only one")
 	return cmd
 }
 
-// only chooses the one job that the target has, where none is named.
 func (s *stored) only(ctx context.Context) (err error) {
 	if s.job == "" {
 		s.job, err = onlyJob(ctx, s.cluster)

@@ -27,7 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// sync runs one job from its precheck to its end.
 func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	r.limitMemory(max(s.ApplyBuffer-job.DefaultApplyBuffer, 0))
 	r.log.Info("connecting", "source", mongo.Redact(s.Source), "target", mongo.Redact(s.Target))
@@ -37,6 +36,14 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		if dir, err := server.StateDir(r.LookupEnv); err == nil {
 			spec.SpoolDir = filepath.Join(dir, "spool")
 		}
+	}
+	var srv *api.Single
+	if !s.DryRun {
+		var err error
+		if srv, err = r.listen(ctx, s); err != nil {
+			return beforeWriting(ctx, err)
+		}
+		defer func() { _ = srv.Close() }() // for whatever fails before it serves
 	}
 	j, err := r.open(ctx, spec)
 	if err != nil {
@@ -56,7 +63,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	began, already := time.Now(), plan.Finalized != nil
 	var runErr error
 	if !already {
-		runErr = r.runJob(ctx, s, j, plan)
+		runErr = r.runJob(ctx, s, running{j, plan, srv})
 	}
 	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
 		return precheckError(forbidden.Plan.Checks)
@@ -65,7 +72,8 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
 	if already {
-		sum.Status.Phase, sum.Status.TargetPosition = job.PhaseFinalized, plan.TargetPosition
+		sum.Status.Phase, sum.Status.FinalizedAt = job.PhaseFinalized, plan.Finalized
+		sum.Status.TargetPosition = plan.TargetPosition
 	}
 	err = r.outcome(ctx, s, sum.Status, runErr)
 	if s.Verify && runErr == nil {
@@ -108,24 +116,35 @@ func beforeWriting(ctx context.Context, err error) error {
 	return cli.WithCode(cli.ExitUsage, err)
 }
 
-// runJob runs the job, its control API and its live view until all three have ended.
-func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan) error {
+func (r *session) listen(ctx context.Context, s *config.Sync) (*api.Single, error) {
 	build := cli.BuildInfo()
-	srv, err := api.Listen(ctx, api.SingleOptions{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
+	return api.Listen(ctx, api.SingleOptions{Address: s.Listen, Token: s.Token, Log: r.log, PProf: s.PProf,
 		Cert: s.TLSCert, Key: s.TLSKey, OpenStatus: s.OpenStatus, Version: build.Version, Revision: build.Revision})
-	if err != nil {
-		return err
-	}
-	defer r.record(plan.Job, plan.Target, s.TLSCert, srv)()
-	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL)
-	if !srv.Loopback && s.TLSCert == "" {
+}
+
+type running struct {
+	syncJob
+
+	plan *job.Plan
+	srv  *api.Single
+}
+
+// runJob runs the job, its control API and its live view until all three have ended.
+func (r *session) runJob(ctx context.Context, s *config.Sync, j running) error {
+	ended := r.record(j.plan, s.TLSCert, j.srv)
+	r.log.Info("job runs", "job", j.plan.Job, "resumes", j.plan.Resumes, "control", j.srv.URL)
+	if !j.srv.Loopback && s.TLSCert == "" {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
-			"control", srv.URL, "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
+			"control", j.srv.URL, "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
 	}
 
 	// The server and the view outlive the job's context: they show how it ends.
-	return during(context.WithoutCancel(ctx), func() error { return j.Run(ctx) }, func(ctx context.Context) {
-		if err := srv.Serve(ctx); err != nil {
+	return during(context.WithoutCancel(ctx), func() error {
+		err := j.Run(ctx)
+		ended(endOf(ctx, j.Status(), err)) // before the server goes: those who watch look there then
+		return err
+	}, func(ctx context.Context) {
+		if err := j.srv.Serve(ctx, j); err != nil {
 			r.log.Error("control API ended", "error", err)
 		}
 	}, func(ctx context.Context) {
@@ -133,6 +152,19 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 			return view(j.Status(), time.Now(), columns, rows)
 		})
 	})
+}
+
+// endOf returns the last status of a job that was finalized or failed, without its long lists; nil of one that was
+// stopped, which its target knows.
+func endOf(ctx context.Context, st job.Status, err error) any {
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		st.Phase, st.Error, st.Hint = job.PhaseFailed, mongo.Brief(err), mongo.HintOf(err)
+	}
+	st.Copy.Collections, st.Shards, st.Routers = nil, nil, nil
+	return st
 }
 
 // progress logs how the job stands, more seldom while it follows.
@@ -149,23 +181,23 @@ func (r *session) progress(s *config.Sync, j syncJob) func() {
 }
 
 // record lets the other commands find this sync. An error is only logged.
-func (r *session) record(name, target, cert string, srv *api.Single) (forget func()) {
+func (r *session) record(plan *job.Plan, cert string, srv *api.Single) (ended func(last any)) {
 	registry, err := server.NewRegistry(r.LookupEnv)
 	if err == nil && cert != "" {
 		cert, err = filepath.Abs(cert)
 	}
-	var remove func() error
+	var end func(any) error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL, Token: srv.Token(),
-			Target: target, Cert: cert, StartedAt: time.Now()})
+		end, err = registry.Add(server.Record{Job: plan.Job, PID: os.Getpid(), Address: srv.URL, Token: srv.Token(),
+			Target: plan.Target, Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,
 			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.URL)
-		return func() {}
+		return func(any) {}
 	}
-	return func() {
-		if err := remove(); err != nil {
+	return func(last any) {
+		if err := end(last); err != nil {
 			r.log.Warn("a stale record stays behind", "error", err)
 		}
 	}
@@ -201,8 +233,8 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 	case runErr != nil:
 		return runErr
 	case len(st.Differences) > 0:
-		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s",
-			len(st.Differences), st.Differences[0]),
+		return mongo.WithHint(fmt.Errorf("job %s: finalized, but the target differs from the source in %d things, first: %s",
+			cli.Plain(st.Job), len(st.Differences), st.Differences[0]),
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil
@@ -225,7 +257,6 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	return err
 }
 
-// compare compares two clusters and shows the progress.
 func (r *session) compare(ctx context.Context, interval time.Duration, spec verify.Spec) (report *verify.Report,
 	err error) {
 	begun := make(chan func() verify.Stats, 1)
@@ -243,7 +274,6 @@ func (r *session) compare(ctx context.Context, interval time.Duration, spec veri
 	return report, err
 }
 
-// verifiedError is the error of clusters that differ.
 func verifiedError(r *verify.Report) error {
 	if r.Same {
 		return nil
@@ -320,25 +350,34 @@ func detail(s string) string {
 }
 
 func verifiedTable(r *verify.Report) table.Writer {
-	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
+	t := comparedTable()
 	var source, target, bytes, rechecked int64
 	for _, c := range r.Collections {
-		name := c.NS
-		if c.TargetNS != c.NS && c.TargetNS != "" {
-			name += " → " + c.TargetNS
-		}
-		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes),
+			c.Rechecked, c.Differences})
 		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes,
 			rechecked+c.Rechecked
 	}
 	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).
 		Round(time.Millisecond).String(),
 		source, target, format.Size(bytes), rechecked, r.Count})
+	return t
+}
+
+// comparedTable has a row for each collection that was compared.
+func comparedTable() table.Writer {
+	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
 	alignRight(t, 2, 3, 4, 5, 6)
 	return t
 }
 
-// watchVerify shows the progress until ctx ends.
+func namesText(source, target string) string {
+	if target == source || target == "" {
+		return source
+	}
+	return source + " → " + target
+}
+
 func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats func() verify.Stats) {
 	began := time.Now()
 	r.watch(ctx, interval, func() {

@@ -21,7 +21,6 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-// topologySettings are the flags that the commands below topology share.
 type topologySettings struct {
 	*app
 	uri     string
@@ -31,11 +30,10 @@ type topologySettings struct {
 
 const flagURI = "uri"
 
-func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...string) {
-	cmd.Flags().StringVar(&s.uri, flagURI, "",
-		"connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
-	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
+func (s *topologySettings) bind(cmd *cobra.Command, forms ...string) {
+	config.BindURI(cmd.Flags(), &s.uri, flagURI, "the replica set")
+	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "longest wait for the answer of a member")
+	cli.BindOutput(cmd, &s.output, forms...)
 }
 
 // onSet is the RunE of a command that observes a replica set.
@@ -48,14 +46,13 @@ func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []
 		}
 		o, err := topology.Open(uri, s.timeout)
 		if err != nil {
-			return cli.WithCode(cli.ExitUsage, err)
+			return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--uri"))
 		}
 		defer o.Close()
 		return do(cmd.Context(), o, args)
 	}
 }
 
-// longEnough refuses an interval that is no pause.
 func longEnough(interval time.Duration) error {
 	if interval < 100*time.Millisecond {
 		return cli.WithCode(cli.ExitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
@@ -78,13 +75,12 @@ func topologyShowCommand(a *app) *cobra.Command {
 			return s.showSet(ctx, o)
 		}),
 	})
-	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
+	s.bind(cmd, "text", "json", "dot", "svg")
 	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often with --watch")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks with --watch")
 	return cmd
 }
 
-// showSet writes the set as it is now.
 func (s *topologySettings) showSet(ctx context.Context, o *topology.Observer) error {
 	set, err := o.Observe(ctx)
 	return then(err, func() error { return s.showTree(set, set.Tree(), set, setText(set)) })
@@ -118,7 +114,6 @@ func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, i
 	}
 }
 
-// showOnce shows one observation, or why there is none at the moment.
 func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed error) error {
 	var b strings.Builder
 	if failed != nil {
@@ -148,7 +143,6 @@ func setText(set *topology.Set) string {
 		setNotes(set))
 }
 
-// showTree shows a tree of a set as a picture, or what is said of it.
 func (s *topologySettings) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
 	if s.output == "json" {
 		return s.Tell(s.output, v, text)
@@ -156,7 +150,6 @@ func (s *topologySettings) showTree(set *topology.Set, tree map[string]string, v
 	return drawTree(s.Stdout, s.output, set, tree, text)
 }
 
-// drawTree draws a tree of a set, or writes the text for it.
 func drawTree(w io.Writer, output string, set *topology.Set, tree map[string]string, text string) error {
 	switch output {
 	case "dot":
@@ -175,7 +168,6 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// setTable is the tree with the facts of each member beside it.
 func setTable(set *topology.Set) table.Writer {
 	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU",
 		"tags")
@@ -266,7 +258,6 @@ func tagText(tags map[string]string) string {
 	return cut(strings.Join(parts, " "), 40)
 }
 
-// setNotes are what does not fit into the table.
 func setNotes(set *topology.Set) (notes string) {
 	if set.Primary() == nil {
 		notes = "note: there is no primary at the moment\n"
@@ -315,8 +306,8 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 		},
 	})
 	f := cmd.Flags()
-	s.bind(cmd, "text or json", "text", "json")
-	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, in the place of --uri")
+	s.bind(cmd, "text", "json")
+	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, instead of --uri")
 	bindHypothesis(f, &h)
 	config.Choice(f, &concern, "write-concern", "1 majority any*",
 		"`concern` of most writes: 1, majority, or any for advice on both")
@@ -325,7 +316,6 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// showAdvice writes the advice for a set, for one concern or each.
 func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topology.Params) error {
 	concerns := []string{concern}
 	if concern == anyConcern {
@@ -351,7 +341,6 @@ func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topol
 	return s.Tell(s.output, all, b.String())
 }
 
-// writeAdvice writes the advice for one write concern.
 func writeAdvice(b *strings.Builder, a *topology.Advice) {
 	fmt.Fprintf(b, "\nwrite concern %s: %s\n", a.WriteConcern, choiceText(a))
 	t := newTable("predicted", "writes", "primary's CPU", "majority waits", "under primary", "depth")

@@ -19,13 +19,22 @@ func TestTopology(t *testing.T) {
 	c := lab.ForTest(t, lab.Options{Topology: "rs:3", CacheGB: 0.25})
 	p := newProgram(t, "", "")
 	p.env = append(p.env, "MILLRACE_URI="+c.URI())
-	must := func(args ...string) (stdout, stderr string) {
+	expect := func(want int, args ...string) (stdout, stderr string) {
 		t.Helper()
 		code, stdout, stderr := p.run(append([]string{"topology"}, args...)...)
-		if code != cli.ExitOK {
+		if code != want {
 			t.Fatalf("topology %v: exit code %d\n%s%s", args, code, stdout, stderr)
 		}
 		return stdout, stderr
+	}
+	must := func(args ...string) (stdout, stderr string) { t.Helper(); return expect(cli.ExitOK, args...) }
+	without := func(args ...string) (stdout string) { // --yes
+		t.Helper()
+		stdout, stderr := expect(cli.ExitUsage, args...)
+		if !strings.Contains(stderr, "nothing was changed") || !strings.Contains(stderr, "hint: add --yes") {
+			t.Errorf("%v: %s", args, stderr)
+		}
+		return stdout
 	}
 	show := func() (set topology.Set) {
 		t.Helper()
@@ -59,9 +68,8 @@ func TestTopology(t *testing.T) {
 	if chained(&before) {
 		other = []string{"--policy=latency"}
 	}
-	if out, errs := must(append([]string{"apply"}, other...)...); !strings.Contains(errs, "dry run") ||
-		!strings.Contains(out, "planned") {
-		t.Errorf("a dry run says\n%s%s", out, errs)
+	if out := without(append([]string{"apply"}, other...)...); !strings.Contains(out, "planned") {
+		t.Errorf("without --yes it says\n%s", out)
 	}
 	out, _ = must(append([]string{"plan", "--output=json"}, other...)...)
 	var plan topology.Plan
@@ -75,7 +83,7 @@ func TestTopology(t *testing.T) {
 			t.Errorf("%s is under %s, planned under %s", s.Host, src, s.Source)
 		}
 	}
-	if out, _ := must("release"); !strings.Contains(out, "was under") {
+	if out := without("release"); !strings.Contains(out, "was under") {
 		t.Errorf("release would\n%s", out)
 	}
 	must("release", "--yes")
@@ -88,6 +96,7 @@ func TestTopology(t *testing.T) {
 			t.Errorf("%s is under %s, was under %s", m.Host, now.Member(m.Host).Source, m.Source)
 		}
 	}
+	without("chaining", "off")
 	must("chaining", "off", "--yes")
 	if show().Chaining {
 		t.Error("chaining is still on")
@@ -139,6 +148,10 @@ func TestTopologyUsage(t *testing.T) {
 		if code != c.code || !strings.Contains(out+errs, c.says) || strings.Contains(out+errs, "hidden") {
 			t.Errorf("topology %s: exit code %d\n%s%s", c.args, code, out, errs)
 		}
+	}
+	p.env = append(p.env, "MILLRACE_URI=mongodb://a") // a flag wins over a variable that cannot go with it
+	if code, out, errs := p.run("topology", "advise", "--members", "7"); code != cli.ExitOK {
+		t.Errorf("with MILLRACE_URI: exit code %d\n%s%s", code, out, errs)
 	}
 }
 

@@ -23,29 +23,28 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-// bindPlan registers the flags that shape a plan.
 func bindPlan(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	bindLimits(fs, o)
 	config.Choice(fs, (*string)(&o.Policy), "policy", "balanced* latency fan-out",
 		"`policy`: balanced, latency or fan-out")
-	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` of the members that names their zone; by default zone, az, dc, "+
-		"datacenter, data_center or region, whichever differs")
-	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other is to fetch from; may be repeated")
+	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` that names a member's zone\nby default zone, az, dc, datacenter, "+
+		"data_center or region, whichever differs")
+	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other fetches from; may be repeated")
 }
 
 func bindLimits(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	fs.IntVar(&o.FanOut, "fan-out", 0,
 		"most members that fetch from one secondary; 0 takes the least that relieves the primary")
 	fs.IntVar(&o.PrimaryFanOut, "primary-fan-out", 0,
-		"most members that fetch from the primary, but for those that make the majority; 0 follows from the policy")
+		"most members that fetch from the primary; 0 follows from --policy\nthose that make the majority do not count")
 	fs.IntVar(&o.Depth, "depth", 0,
-		"most fetches between the primary and a member; 0 follows from the policy: balanced 3, latency 2, fan-out 5")
+		"most fetches between primary and member; 0 follows from --policy\nbalanced 3, latency 2, fan-out 5")
 	fs.IntVar(&o.Spare, "spare-voters", 0, "voters directly under the primary beyond those that writes wait for")
-	fs.StringVar(&o.WriteConcern, "write-concern", "", "`concern` of most writes: majority, or how many members they "+
-		"wait for, 1 being the primary alone; by default the plan suits all")
+	fs.StringVar(&o.WriteConcern, "write-concern", "",
+		"`concern` of most writes: majority or a number of members\n1 is the "+
+			"primary alone; by default the plan suits all")
 }
 
-// modelSettings are the flags of predictions.
 type modelSettings struct {
 	threads, cores float64
 }
@@ -82,13 +81,12 @@ func topologyPlanCommand(a *app) *cobra.Command {
 			return s.showPlan(set, o, params)
 		}),
 	})
-	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
+	s.bind(cmd, "text", "json", "dot", "svg")
 	bindPlan(cmd.Flags(), &o)
 	m.bind(cmd.Flags())
 	return cmd
 }
 
-// showPlan writes a plan for the set with its predicted effect.
 func (s *topologySettings) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params) error {
 	plan, err := topology.MakePlan(set, o)
 	if err != nil {
@@ -126,7 +124,6 @@ func writeLeft(b *strings.Builder, plan *topology.Plan) {
 	}
 }
 
-// planTable is the planned tree.
 func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 	t := newTable("planned", "role", "now under", "second choice", "why")
 	for _, l := range topology.Lines(set, plan.Tree()) {
@@ -203,7 +200,7 @@ func topologyWhatIfCommand(a *app) *cobra.Command {
 	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
 	bindHypothesis(f, &h)
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &s.output, "text", "json")
 	bindLimits(f, &o)
 	m.bind(f)
 	return cmd
@@ -218,10 +215,9 @@ func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
 	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")
 	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
 	f.BoolVar(&h.SpreadVoters, "spread-voters", false,
-		"spread the voters over the zones; otherwise the primary's zone has a majority of them")
+		"spread the voters over the zones\nby default the primary's zone has a majority of them")
 }
 
-// showFit shows the model beside the table that it is fitted to.
 func (s *topologySettings) showFit() error {
 	p, cells := topology.FitPublished(), topology.PublishedFit()
 	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published",
@@ -243,8 +239,9 @@ func (s *topologySettings) showFit() error {
 	}{p, cells}, fmt.Sprintf(`%s
 left out: how far a fit to the other cells is off.
 published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
-fitted: processor time of the primary for one write: %.0f µs, %.1f µs for each member under it, and %.0f µs for each voting member where
-clients wait for a majority; a hop takes %.2f ms; members that choose take the primary %.2f times as often as any other.
+fitted: the primary needs %.0f µs of processor time for a write and %.1f µs for each member under it.
+Where clients wait for a majority, it needs %.0f µs more for each voting member. A hop takes %.2f ms.
+Members that choose take the primary %.2f times as often as any other.
 measured, not published: a secondary takes %.0f µs to apply a write.
 `, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight,
 		p.ApplyCPU))
@@ -253,7 +250,6 @@ measured, not published: a secondary takes %.0f µs to apply a write.
 // restoreTime bounds how long an interrupted hold restores.
 const restoreTime = 30 * time.Second
 
-// actSettings are the flags of the commands that change a set.
 type actSettings struct {
 	topologySettings
 	yes       bool
@@ -266,18 +262,17 @@ type actSettings struct {
 }
 
 func (s *actSettings) bindAct(cmd *cobra.Command, within time.Duration) {
-	s.bind(cmd, "text or json", "text", "json")
-	cmd.Flags().BoolVar(&s.yes, "yes", false, "do it; without this flag it is only said what would be done")
-	cmd.Flags().DurationVar(&s.within, "within", within, "how long it may take")
+	s.bind(cmd, "text", "json")
+	cmd.Flags().BoolVar(&s.yes, "yes", false, "do it; without this flag, show what would be done and exit with 2")
+	cmd.Flags().DurationVar(&s.within, "within", within, "longest time for the change")
 	config.BindLog(cmd.Flags(), &s.logLevel, &s.logFormat)
 }
 
 func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
-	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog; in a set without writes a change then "+
-		"takes long, for a member keeps a new source only if that is ahead of it")
+	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog\nwithout writes a change then takes long: a "+
+		"member only keeps a source ahead")
 }
 
-// acting is what the commands that change a set work with.
 type acting struct {
 	*actSettings
 	observer *topology.Observer
@@ -317,11 +312,11 @@ func (s *actSettings) acts(o *topology.PlanOptions,
 
 // limited bounds what is done to a set by --within.
 func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, t.within, fmt.Errorf("%s are over", t.within))
+	return context.WithTimeoutCause(ctx, t.within, fmt.Errorf("--within %s is over", t.within))
 }
 
 // plans is the RunE of a command that brings a set into a planned tree. Without
-// --yes it shows the plan; else do is told the tree from before the first change.
+// --yes it shows the plan; else do gets the tree from before the first change.
 func (s *actSettings) plans(o *topology.PlanOptions,
 	do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
 	return s.acts(o, func(ctx context.Context, t *acting, _ []string) error {
@@ -339,12 +334,10 @@ func (s *actSettings) plans(o *topology.PlanOptions,
 	})
 }
 
-// untouched says so, unless err says more.
+// untouched is the error of a command without --yes, which has shown what it would do with the error err.
 func (t *acting) untouched(err error) error {
-	if err == nil {
-		fmt.Fprintln(t.Stderr, "dry run: nothing was changed; give --yes to do it")
-	}
-	return err
+	return cmp.Or(err, misuse(fmt.Errorf("replica set %s: nothing was changed", cli.Plain(t.set.Name)),
+		"add --yes to do it"))
 }
 
 func topologyApplyCommand(a *app) *cobra.Command {
@@ -375,10 +368,10 @@ func topologyHoldCommand(a *app) *cobra.Command {
 			func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) })})
 	s.holds = true
 	s.bindAct(cmd, restoreTime)
-	cmd.Flags().Lookup("within").Usage = "how long restoring may take at the end"
+	cmd.Flags().Lookup("within").Usage = "longest time for restoring at the end"
 	s.bindNotes(cmd.Flags())
-	cmd.Flags().DurationVar(&s.interval, "interval", time.Second, "how often the set is looked at")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the members where they are at the end")
+	cmd.Flags().DurationVar(&s.interval, "interval", time.Second, "time between two looks at the set")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the members under their sources at the end")
 	bindPlan(cmd.Flags(), &o)
 	return cmd
 }
@@ -457,11 +450,10 @@ func topologyChainingCommand(a *app) *cobra.Command {
 		}),
 	})
 	s.bindAct(cmd, 30*time.Second)
-	cmd.Flags().BoolVar(&force, "force", false, "do it although a check speaks against it")
+	cmd.Flags().BoolVar(&force, "force", false, "change chaining although a check failed")
 	return cmd
 }
 
-// chaining checks and, if wanted, switches.
 func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if t.set.Chaining == on {
 		fmt.Fprintf(t.Stderr, "chaining is %s already\n", onOff(on))
@@ -480,7 +472,8 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		return err
 	}
 	if stops && !force {
-		return misuse(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless")
+		return misuse(fmt.Errorf("replica set %s: a check failed, and chaining was not changed", cli.Plain(t.set.Name)),
+			"--force changes it nevertheless")
 	}
 	if !t.yes {
 		return t.untouched(nil)

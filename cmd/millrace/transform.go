@@ -21,7 +21,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// tried is what becomes of documents.
 type tried struct {
 	NS        string     `json:"ns"`
 	Target    string     `json:"target,omitempty"` // "" where the rules do not keep the collection
@@ -98,7 +97,6 @@ func triedText(t tried) string {
 	return b.String()
 }
 
-// triedDocuments are those of a file, or some of the source.
 func (r *session) triedDocuments(ctx context.Context, s *config.Transform) ([]bson.Raw, error) {
 	switch s.Doc {
 	case "":
@@ -138,7 +136,6 @@ func readDocuments(name string, from io.Reader) (docs []bson.Raw, err error) {
 	}
 }
 
-// drawn are documents of the source, at random.
 func drawn(ctx context.Context, s *config.Transform) (docs []bson.Raw, err error) {
 	c, err := mongo.Connect(ctx, s.Source, mongo.Options{AppName: "millrace-transform"})
 	if err != nil {
@@ -194,7 +191,7 @@ func keygenCommand(a *app) *cobra.Command {
 			return err
 		},
 	})
-	cmd.Flags().StringVar(&out, "out", "", "`file` for the key; it must not be there")
+	cmd.Flags().StringVar(&out, "out", "", "new `file` for the key")
 	return cmd
 }
 
@@ -215,9 +212,9 @@ func sealCommand(a *app) *cobra.Command {
 			return err
 		},
 	})
-	cmd.Flags().StringVar(&recipient, "recipient", "", "what millrace secrets keygen has printed")
+	cmd.Flags().StringVar(&recipient, "recipient", "", "recipient that millrace secrets keygen printed")
 	cmd.Flags().StringArrayVar(&jobs, "job", nil,
-		"`pattern` of names of jobs that it is for, with * and ?; may be repeated, by default all")
+		"`pattern` of job names that may use the value; may be repeated\nwith * and ?; by default all")
 	return cmd
 }
 
@@ -235,7 +232,7 @@ func (a *app) secretInput(in io.Reader) (string, error) {
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
 	if err == nil && len(raw) > maxSecret {
-		err = fmt.Errorf("the value is longer than %d bytes", maxSecret)
+		err = fmt.Errorf("the value on standard input is longer than %d bytes", maxSecret)
 	}
 	return strings.TrimSpace(string(raw)), err
 }

@@ -54,7 +54,6 @@ func (v *viewer) add(parts ...string) {
 	v.lines = append(v.lines, fit(v.columns, parts...))
 }
 
-// label starts a line of figures.
 func label(name string) string { return pad("  "+name, 12) }
 
 func (v *viewer) head(now time.Time) {
@@ -189,7 +188,6 @@ func (v *viewer) following() {
 	v.add(label("behind")+format.Seconds(f.LagSeconds), "oplog window "+format.Seconds(f.WindowSeconds), "at "+f.Applied)
 }
 
-// holdingText says which shard the others have waited for, longer than usual.
 func holdingText(h *job.Holding) string {
 	if h == nil || h.Seconds < 1 {
 		return ""
@@ -201,7 +199,6 @@ func holdingText(h *job.Holding) string {
 	return text
 }
 
-// skippedText says how many operations were left out, by name.
 func skippedText(counts map[string]int64) string {
 	var parts []string
 	for _, op := range slices.Sorted(maps.Keys(counts)) {
@@ -278,7 +275,6 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 	s.block = next
 }
 
-// clear removes the block.
 func (s *screen) clear() { s.draw(func(int, int) []string { return nil }) }
 
 // frame replaces the lines of shown, above the cursor, by above and the lines of next. The terminal shows it
@@ -400,10 +396,8 @@ type figure struct {
 func (f figure) String() string               { return f.text }
 func (f figure) MarshalJSON() ([]byte, error) { return json.Marshal(math.Round(f.n*10) / 10) }
 
-// bytesOf is an amount of bytes, or of bytes a second.
 func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), format.Size(n)} }
 
-// rate is how many things happen in a second.
 func rate(n float64) figure { return figure{n, format.Count(n)} }
 
 // rounded is a time as precise as a log needs it.
@@ -415,10 +409,8 @@ func width(s string) int { return text.StringWidthWithoutEscSequences(s) }
 // cut shortens a plain text to n columns.
 func cut(s string, n int) string { return text.Snip(s, n, "…") }
 
-// pad fills a plain text up to n columns, or shortens it to them.
 func pad(s string, n int) string { return text.Pad(cut(s, n), n, ' ') }
 
-// bar draws a share n columns wide.
 func bar(share float64, n int) string {
 	full := int(share * float64(n))
 	return strings.Repeat("█", full) + strings.Repeat("░", n-full)

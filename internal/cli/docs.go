@@ -88,7 +88,6 @@ func eachCommand(c *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-// documented are the subcommands that have a page.
 func documented(c *cobra.Command) []*cobra.Command {
 	if c.Name() == "completion" {
 		return nil
@@ -156,7 +155,6 @@ func defaultText(f *pflag.Flag) string {
 	return "`" + f.DefValue + "`"
 }
 
-// cell keeps text from ending a table's cell.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
 }
@@ -214,7 +212,6 @@ func manFlag(b *bytes.Buffer, f *pflag.Flag) {
 	fmt.Fprintf(b, ".TP\n\\fB%s\\fR \\fI%s\\fR\n%s\n", roff(name), roff(kind), roff(usage))
 }
 
-// manLines shows text as it stands, line by line.
 func manLines(b *bytes.Buffer, title, text string) {
 	if text != "" {
 		fmt.Fprintf(b, ".SH %s\n.nf\n%s\n.fi\n", title, roff(strings.Trim(text, "\n")))

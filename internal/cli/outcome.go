@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,7 +37,6 @@ const (
 	ExitTrouble = 2 // of a command that compares: there is no answer
 )
 
-// exitCode returns the exit code for the error of a command.
 func exitCode(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK
@@ -80,7 +80,6 @@ func WithCode(code int, err error) error {
 // than ExitFailure.
 const FailsWith = "fails with trouble"
 
-// failureCode returns the exit code of a command that failed.
 func failureCode(cmd *cobra.Command) int {
 	if _, ok := cmd.Annotations[FailsWith]; ok {
 		return ExitTrouble
@@ -291,8 +290,8 @@ func WriteJSON(w io.Writer, v any) error {
 	return nil
 }
 
-// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP. The second signal
-// ends the program called name at once; durable state stays.
+// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP. A later one ends the program called name
+// at once; durable state stays.
 func Signals(name string) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	wanted := []os.Signal{os.Interrupt, syscall.SIGTERM}
@@ -301,13 +300,29 @@ func Signals(name string) context.Context {
 	}
 	caught := make(chan os.Signal, 2)
 	signal.Notify(caught, wanted...)
+	began := time.Now()
 	go func() {
-		cancel(Stopped{(<-caught).(syscall.Signal)})
-		again := (<-caught).(syscall.Signal)
+		again := second(caught, func() time.Duration { return time.Since(began) },
+			func(first syscall.Signal) { cancel(Stopped{first}) })
 		fmt.Fprintln(os.Stderr, name+": stopped at once by a second signal")
 		os.Exit(128 + int(again))
 	}()
 	return ctx
+}
+
+// sameSignal is how long after a signal another one is taken as the same: timeout(1) signals the process and its group.
+const sameSignal = 300 * time.Millisecond
+
+// second notifies of the first signal, and returns the second.
+func second(caught <-chan os.Signal, clock func() time.Duration, notify func(first syscall.Signal)) syscall.Signal {
+	first := (<-caught).(syscall.Signal)
+	at := clock()
+	notify(first)
+	for {
+		if again := (<-caught).(syscall.Signal); clock()-at >= sameSignal {
+			return again
+		}
+	}
 }
 
 // Build says what this program was built from.
@@ -343,7 +358,6 @@ func BuildInfo() Build {
 	return b
 }
 
-// text is one line for people.
 func (b Build) text(program string) string {
 	return fmt.Sprintf("%s %s (%s, %s)\n", program, b.Version, b.Go, b.Platform)
 }
@@ -358,6 +372,6 @@ func (p *Program) versionCommand() *cobra.Command {
 			return p.Tell(output, b, b.text(p.Name))
 		},
 	}
-	BindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	BindOutput(cmd, &output, "text", "json")
 	return cmd
 }

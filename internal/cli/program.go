@@ -1,6 +1,6 @@
-// Package cli is what the command lines of all programs have in common: flags that are
-// also variables and keys of a file, help, completion, pages of the commands, exit codes,
-// and results as text or JSON. It knows no command.
+// Package cli is what the command lines of all programs have in common. Flags are also variables
+// and keys of a file. It has help, completion, pages of the commands, exit codes, and results as
+// text or JSON. It knows no command.
 package cli
 
 import (
@@ -130,7 +130,6 @@ func (p *Program) Ready(cmd *cobra.Command, name string, check func(config.Origi
 	return nil
 }
 
-// flagText is the value of a flag, "" where there is none.
 func flagText(fs *pflag.FlagSet, name string) string {
 	if f := fs.Lookup(name); f != nil {
 		return f.Value.String()
@@ -159,8 +158,10 @@ func FileMode(path string) (uint32, error) {
 }
 
 // BindOutput gives a command without settings its --output.
-func BindOutput(cmd *cobra.Command, output *string, usage string, forms ...string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", usage)
+func BindOutput(cmd *cobra.Command, output *string, forms ...string) {
+	last := len(forms) - 1
+	cmd.Flags().StringVarP(output, "output", "o", "text",
+		"`form` of the result: "+strings.Join(forms[:last], ", ")+" or "+forms[last])
 	config.Restrict(cmd.Flags(), "output", forms...)
 }
 

@@ -22,7 +22,6 @@ import (
 // is "" for the process's own settings.
 type Resolver func(job, reference string) (string, error)
 
-// placeholder stands for a connection string that is not read.
 const placeholder = "mongodb://reference.invalid/"
 
 // IsReference reports whether a value stands for another one.
@@ -132,7 +131,6 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 // sealedPrefix begins a value that only processes with the key can read.
 const sealedPrefix = "sealed:"
 
-// sealed is what is in a sealed value.
 type sealed struct {
 	// Jobs are patterns of job names; none is all. They keep others from using the value in
 	// a job of their own.
@@ -154,15 +152,15 @@ func NewKey() (key, recipient string, err error) {
 func Seal(recipient string, jobs []string, value string) (string, error) {
 	to, err := age.ParseX25519Recipient(strings.TrimSpace(recipient))
 	if err != nil {
-		return "", fmt.Errorf("read the recipient: %w", err)
+		return "", fmt.Errorf("read --recipient: %w", err)
 	}
 	for _, p := range jobs {
 		if _, err := path.Match(p, ""); err != nil || p == "" {
-			return "", fmt.Errorf("%q is no pattern of names: use * and ?, as in shop-*", p)
+			return "", fmt.Errorf("--job %q is not a pattern of names: use * and ?, as in shop-*", p)
 		}
 	}
 	if value == "" {
-		return "", errors.New("the value is empty")
+		return "", errors.New("the value on standard input is empty")
 	}
 	raw, err := json.Marshal(sealed{jobs, value})
 	if err != nil {
@@ -219,7 +217,7 @@ func unseal(keyFile, job, text string) (string, error) {
 		err = json.Unmarshal(plain, &s)
 	}
 	if err != nil {
-		return "", errors.New("what is in it cannot be read")
+		return "", errors.New("the sealed value has no secret in it")
 	}
 	return s.Value, allowed(job, s.Jobs)
 }

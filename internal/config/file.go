@@ -49,7 +49,6 @@ func checkNesting(raw []byte) error {
 	return nil
 }
 
-// entry is one setting found in a file.
 type entry struct {
 	key    string
 	values []string
@@ -91,7 +90,6 @@ func ProblemAt(path string, line int, setting, what, how string) Problem {
 	return Problem{Setting: setting, Where: where, What: what, How: how}
 }
 
-// parse returns the single mapping of the file, nil for an empty one.
 func (r *fileReader) parse(raw []byte) []*ast.MappingValueNode {
 	const how = "write one `name: value` a line"
 	body, problems := YAML(r.path, raw, how)
@@ -252,7 +250,6 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 	}
 }
 
-// worst returns the node of a value that is neither a scalar nor a list of scalars.
 func worst(n ast.Node) ast.Node {
 	if seq, ok := n.(*ast.SequenceNode); ok {
 		for _, v := range seq.Values {
@@ -295,7 +292,7 @@ func splitList(s string) []string {
 	return out
 }
 
-// Scalar returns the text of a plain value as it is written: 6.0 stays 6.0.
+// Scalar returns the text of a plain value as it is written, so 6.0 is not 6.
 func Scalar(n ast.Node) (string, bool) {
 	switch v := n.(type) {
 	case *ast.StringNode:
@@ -308,7 +305,6 @@ func Scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// list returns the scalars of a list and their lines, nil for other nodes.
 func list(n ast.Node) (out []string, lines []int) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
@@ -341,7 +337,6 @@ type ruleForm struct {
 	schema  schema // of a rule
 }
 
-// ruleForms are those of the settings that may be written so.
 func ruleForms() map[string]ruleForm {
 	word := func(n ast.Node) (string, ast.Node, bool) {
 		one, ok := Scalar(n)

@@ -33,7 +33,6 @@ type Origin struct {
 	Lines []int
 }
 
-// item is the origin of one item of a list.
 func (o Origin) item(i int) Origin {
 	if i < len(o.Lines) {
 		o.Line = o.Lines[i]
@@ -68,18 +67,47 @@ type Inputs struct {
 // counts as not set. Load returns all problems.
 func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, Problems) {
 	l := loader{fs: fs, origins: Origins{}}
-	fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
+	fs.Visit(func(f *pflag.Flag) { l.origins[current(f)] = Origin{Kind: FromFlag, Name: f.Name} })
 	fs.VisitAll(func(f *pflag.Flag) {
 		names := variables(f)
-		if value, _ := in.LookupEnv(names[0]); value != "" && f.Name != "help" && !f.Hidden {
-			l.set(f.Name, Origin{Kind: FromEnvironment, Name: names[0]}, value)
-			f.Changed = true
+		value, _ := in.LookupEnv(names[0])
+		if value == "" || f.Name == "help" || f.Hidden && current(f) == f.Name || l.excluded(f) {
+			return
 		}
+		l.set(f.Name, Origin{Kind: FromEnvironment, Name: names[0]}, value)
+		f.Changed = true
 	})
 	if fs.Lookup(flagConfig) != nil {
 		l.file(command, in.ReadFile)
 	}
 	return l.origins, l.problems
+}
+
+// excluded reports whether a flag was given that cannot go with f: then the variable of f does not count.
+func (l *loader) excluded(f *pflag.Flag) bool {
+	const exclusive = "cobra_annotation_mutually_exclusive" // cobra's: groups of names with spaces between them
+	return slices.ContainsFunc(f.Annotations[exclusive], func(group string) bool {
+		return slices.ContainsFunc(strings.Fields(group), func(name string) bool {
+			return name != f.Name && l.origins[name].Kind == FromFlag
+		})
+	})
+}
+
+// former is the annotation of a flag that has another name now.
+const former = "former"
+
+// Renamed has a flag work under its former name too, hidden, for one release.
+func Renamed(fs *pflag.FlagSet, old, now string) {
+	f := *fs.Lookup(now)
+	f.Name, f.Hidden, f.Annotations = old, true, map[string][]string{former: {now}}
+	fs.AddFlag(&f)
+}
+
+func current(f *pflag.Flag) string {
+	if now := f.Annotations[former]; now != nil {
+		return now[0]
+	}
+	return f.Name
 }
 
 type loader struct {
@@ -104,17 +132,21 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 	l.problems = append(l.problems, problems...)
 	for _, e := range entries {
 		l.set(e.key, Origin{Kind: FromFile, Name: path, Line: e.line, Lines: e.lines}, e.values...)
+		if f := l.fs.Lookup(e.key); current(f) != e.key {
+			f.Changed = true // for Warnings
+		}
 	}
 }
 
 // set gives a flag its value, unless a place that wins has set it. Several values are the items of
 // a list; a single value is parsed as on the command line.
 func (l *loader) set(name string, o Origin, values ...string) {
+	f := l.fs.Lookup(name)
+	name = current(f)
 	if _, set := l.origins[name]; set {
 		return
 	}
 	var err error
-	f := l.fs.Lookup(name)
 	list, isList := f.Value.(pflag.SliceValue)
 	switch {
 	case isList && (len(values) != 1 || o.Kind == FromFile):
@@ -151,11 +183,18 @@ func typeWords(flagType string) string {
 	}[flagType], "one value")
 }
 
-// Warnings returns secrets that other users of this machine can see, of validated settings.
+// Warnings returns former names in use, and secrets that other users of this machine can see, of validated settings.
 // statMode returns a file's permission bits.
 func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
 	var out []Problem
 	fs.VisitAll(func(f *pflag.Flag) {
+		if now := current(f); now != f.Name {
+			if f.Changed {
+				out = append(out, Problem{Setting: f.Name, Where: o[now].String(), What: "is now " + now,
+					How: "use that name: the next release has no other"})
+			}
+			return
+		}
 		if !hasSecret(f) {
 			return
 		}
@@ -189,7 +228,6 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 	return out
 }
 
-// hasSecret reports whether a flag's value is a secret or has a password.
 func hasSecret(f *pflag.Flag) bool {
 	values := []string{f.Value.String()}
 	if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -198,7 +236,6 @@ func hasSecret(f *pflag.Flag) bool {
 	return f.Name == flagToken && values[0] != "" || slices.ContainsFunc(values, mongo.HasPassword)
 }
 
-// prefix is that of all variables.
 const prefix = "MILLRACE_"
 
 // EnvName is the environment variable of a flag: MILLRACE_ON_EXISTING of
@@ -207,7 +244,6 @@ func EnvName(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// variable is the annotation of a flag with other variables than EnvName.
 const variable = "variable"
 
 // Variables gives a flag other variables than EnvName: the first is read, the last is recommended
@@ -216,7 +252,6 @@ func Variables(fs *pflag.FlagSet, flag string, names ...string) {
 	_ = fs.SetAnnotation(flag, variable, names)
 }
 
-// variables are those of a flag.
 func variables(f *pflag.Flag) []string {
 	if names := f.Annotations[variable]; len(names) > 0 {
 		return names
@@ -281,9 +316,12 @@ type Problem struct {
 
 // String is one line for the operator.
 func (p Problem) String() string {
-	s := strings.TrimPrefix(p.Setting+" "+p.What, " ")
-	if p.Where != "" {
-		s += " (" + p.Where + ")"
+	s := p.Where + " " + p.What // of the entire file
+	if p.Setting != "" {
+		s = p.Setting + " " + p.What
+		if p.Where != "" {
+			s += " (" + p.Where + ")"
+		}
 	}
 	if p.How != "" {
 		s += "; " + p.How

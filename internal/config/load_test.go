@@ -275,3 +275,46 @@ func TestDeepFile(t *testing.T) {
 		t.Errorf("a long list: %s", problems)
 	}
 }
+
+// TestFormerNames: a setting that has another name now works under its former one, which is warned of.
+func TestFormerNames(t *testing.T) {
+	for _, c := range []struct {
+		name, flag, variable, file, where string
+	}{
+		{name: "flag", flag: "--tls-cert=old.pem", where: "flag --tls-cert"},
+		{name: "variable", variable: "MILLRACE_TLS_CERT", where: "environment MILLRACE_TLS_CERT"},
+		{name: "file", file: "seed-serve:\n  tls-cert: old.pem\n", where: "file conf.yaml line 2"},
+		{name: "beside the new one", flag: "--listen-tls-cert=new.pem", variable: "MILLRACE_TLS_CERT",
+			where: "flag --listen-tls-cert"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s Seed
+			set := pflag.NewFlagSet("seed", pflag.ContinueOnError)
+			s.Bind(set, CommandSeedServe)
+			args := []string{"--config=conf.yaml"}
+			if c.flag != "" {
+				args = append(args, c.flag)
+			}
+			if err := set.Parse(args); err != nil {
+				t.Fatal(err)
+			}
+			o, problems := Load(set, CommandSeedServe, Inputs{
+				LookupEnv: func(name string) (string, bool) {
+					v, ok := map[string]string{c.variable: "old.pem"}[name]
+					return v, ok
+				},
+				ReadFile: func(string) ([]byte, error) { return []byte(c.file), nil }})
+			want := "old.pem"
+			if c.name == "beside the new one" {
+				want = "new.pem"
+			}
+			if err := asError(problems); err != nil || s.TLSCert != want || o[flagListenCert].String() != c.where {
+				t.Fatalf("%q from %s, %v", s.TLSCert, o[flagListenCert], err)
+			}
+			warned := Warnings(set, o, func(string) (uint32, error) { return 0o600, nil })
+			if want == "old.pem" && (len(warned) != 1 || !strings.Contains(warned[0].String(), "is now listen-tls-cert")) {
+				t.Errorf("%v", warned)
+			}
+		})
+	}
+}

@@ -106,7 +106,7 @@ func TestMistakesInFiles(t *testing.T) {
 			t.Errorf("%s: %v, want one problem and what to do", c.file, err)
 			continue
 		}
-		for _, want := range append(c.says, fmt.Sprintf("line %d)", c.line)) {
+		for _, want := range append(c.says, fmt.Sprintf("line %d", c.line)) {
 			if !strings.Contains(p.Error(), want) {
 				t.Errorf("%s: %v, want %s", c.file, p, want)
 			}

@@ -98,13 +98,12 @@ func merged(have any, s schema) schema {
 	return out
 }
 
-// settingSchemas are flags as keys of the file.
 func settingSchemas(fs *pflag.FlagSet) (out schema, err error) {
 	out = schema{}
 	fs.VisitAll(func(f *pflag.Flag) {
 		s := valueSchema(f)
 		switch {
-		case f.Name == flagConfig:
+		case f.Name == flagConfig || f.Hidden:
 			return
 		case s == nil:
 			err = fmt.Errorf("no form in the file is known of the flag --%s, a %s", f.Name, f.Value.Type())
@@ -158,7 +157,6 @@ func valueSchema(f *pflag.Flag) schema {
 	return nil
 }
 
-// defaultOf is the default of a flag, nil for none.
 func defaultOf(f *pflag.Flag) any {
 	switch f.Value.Type() {
 	case "bool":
@@ -176,7 +174,6 @@ func defaultOf(f *pflag.Flag) any {
 	return f.DefValue
 }
 
-// titled is the annotation of a flag that stands below a title.
 const titled = "section"
 
 // section puts the flags registered since the last one below a title. Flags with

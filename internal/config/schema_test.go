@@ -107,7 +107,7 @@ func TestSchemaHasEverySetting(t *testing.T) {
 	for command, fs := range settingFlags() {
 		fs.VisitAll(func(f *pflag.Flag) {
 			own, general := section(command).Properties[f.Name], s.Properties[f.Name]
-			if f.Name == flagConfig {
+			if f.Name == flagConfig || f.Hidden {
 				return
 			}
 			if own == nil || general == nil {

@@ -28,92 +28,94 @@ type Seed struct {
 	command, maxRateBytes string
 }
 
+// bindMember registers where the member is that is copied.
+func (s *Seed) bindMember(fs *pflag.FlagSet, uri, dir string) {
+	BindURI(fs, &s.URI, uri, "the one member to copy", "leave it out for a member that is shut down")
+	fs.StringVar(&s.DBPath, dir, "", "that member's data `directory`")
+	s.bindSource(fs)
+}
+
 // Bind implements Settings.
 func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
+	const ofSet = "the set, for --join and --replace"
 	s.command = command
 	switch command {
 	case CommandSeedServe:
-		fs.StringVar(&s.URI, flagSeedURI, "", "connection string `URI` of the one member to copy; with a password, set "+
-			"MILLRACE_URI or a config file instead; leave it out for a member that is shut down")
-		fs.StringVar(&s.DBPath, flagSeedDBPath, "", "that member's data `directory`")
-		s.bindSource(fs)
+		s.bindMember(fs, flagSeedURI, flagSeedDBPath)
 		s.bindAgent(fs)
 	case CommandSeedPull:
-		fs.StringVar(&s.From, "from", "", "`address` of the agent: https://host:port")
-		fs.StringVar(&s.Pull.DBPath, flagSeedDBPath, "",
-			"the new member's data `directory`: empty, or one of a copy to complete; see --replace")
-		fs.StringVar(&s.TLSCA, "tls-ca", "", "`file` with the certificate authority of the agent; by default the system's")
-		fs.StringVar(&s.TokenFile, "token-file", "",
-			"`file` with the agent's token; by default that which an agent of the same user on this machine made")
-		fs.BoolVar(&s.Compress, "zstd", false, "have the agent compress what it sends: for slow networks")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace; with "+
-			"a password, set MILLRACE_SET_URI or a config file instead")
-		s.bindTarget(fs)
+		fs.StringVar(&s.From, "from", "", "`address` of the agent, https://host:port")
+		s.bindTarget(fs, flagSeedDBPath)
+		fs.StringVar(&s.TLSCA, flagCA, "", caUsage)
+		Renamed(fs, "tls-ca", flagCA)
+		fs.StringVar(&s.TokenFile, flagTokenFile, "",
+			"`file` with the agent's token\nby default that of an agent of the same user on this machine")
+		fs.BoolVar(&s.Compress, "zstd", false, "compress what the agent sends, for slow networks")
+		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet)
 	case CommandSeedLocal:
-		fs.StringVar(&s.URI, flagFromURI, "", "connection string `URI` of the one member to copy; with a password, set "+
-			"MILLRACE_FROM_URI or a config file instead; leave it out for a member that is shut down")
-		fs.StringVar(&s.DBPath, "from-dbpath", "", "that member's data `directory`")
-		fs.StringVar(&s.Pull.DBPath, "to-dbpath", "",
-			"the new member's data `directory`: empty, or one of a copy to complete; see --replace")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace, if "+
-			"--from-uri is not given; with a password, set MILLRACE_SET_URI or a config file instead")
-		s.bindSource(fs)
-		fs.BoolVar(&s.DryRun, "dry-run", false, "show the plan and the precheck, and copy nothing")
+		s.bindMember(fs, flagFromURI, "from-dbpath")
+		s.bindTarget(fs, "to-dbpath")
+		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet, "by default --from-uri")
+		fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, copy nothing\nexit code 2 when a check fails")
 		fs.BoolVar(&s.Pull.NoClone, "no-reflink", false,
-			"copy also where the file system lets both directories share blocks (XFS, btrfs)")
-		s.bindTarget(fs)
+			"copy also where the file system can share blocks (XFS, btrfs)")
 	}
 	fs.IntVar(&s.Workers, "workers", 4, "ranges read, or files compared, at once")
 	fs.StringVar(&s.maxRateBytes, flagRateBytes, "0",
-		"most `bytes` copied in a second, such as 50MB or 8MiB; 0 is unlimited")
+		"most `bytes` copied a second, such as 50MB; 0 is unlimited")
 	s.Common.bind(fs)
 }
 
 func (s *Seed) bindSource(fs *pflag.FlagSet) {
 	Choice(fs, (*string)(&s.Way), "way", "auto* backup-cursor fsync-lock stopped",
-		"how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock "+
-			"or stopped")
+		"how the files are made consistent: auto, backup-cursor, fsync-lock or stopped\nauto takes the backup cursor if "+
+			"the server has one, else the lock; without the member's URI, stopped")
 	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second,
-		"backup-cursor: add the journal until the copy is no further behind the member than this")
+		"with a backup cursor, longest time that the copy may be behind the member")
 	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute,
-		"longest time that fsyncLock may last; the lock is let go after it, whatever happens")
-	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
+		"longest fsyncLock; the lock ends after it in any case")
+	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit locking a primary; needs --yes-block-all-writes")
 	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false,
-		"yes, while the primary is locked nothing can be written to the whole set")
+		"confirm that a locked primary blocks all writes to the set")
 	fs.StringVar(&s.SpoolDir, flagSpoolDir, "",
-		"`directory` with room for what changes during the copy; by default a temporary one")
+		"`directory` for what changes during the copy; by default a temporary one")
 }
 
 func (s *Seed) bindAgent(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:7117",
-		"`address` to listen on, host:port; anything but loopback needs --tls-cert and --token-file")
-	fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the secret that pullers have to know; by default a new one "+
-		"is made, for pullers of the same user on this machine")
-	fs.StringVar(&s.TLSCert, "tls-cert", "", "`file` with the agent's certificate (PEM)")
-	fs.StringVar(&s.TLSKey, "tls-key", "", "`file` with its key; by default the same as --tls-cert")
+		"`address` to listen on, host:port\nother than loopback needs --listen-tls-cert and --token-file")
+	fs.StringVar(&s.TokenFile, flagTokenFile, "",
+		"`file` with the secret that pullers must know\nby default a new one, for pullers of "+
+			"the same user on this machine")
+	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read once")
+	Renamed(fs, "tls-cert", flagListenCert)
+	Renamed(fs, "tls-key", flagListenKey)
 	fs.IntVar(&s.Pullers, "pullers", 1,
-		"pullers to wait for before the member is locked, so that one lock serves them all")
+		"pullers to wait for before the lock, which serves them all")
 }
 
-func (s *Seed) bindTarget(fs *pflag.FlagSet) {
+func (s *Seed) bindTarget(fs *pflag.FlagSet, dir string) {
+	fs.StringVar(&s.Pull.DBPath, dir, "",
+		"the new member's data `directory`\nempty, or with a copy to complete; see --replace")
 	fs.BoolVar(&s.Start, "start", false, "start the new member with the command after --")
 	fs.StringVar(&s.Member.Join, "join", "", "add the started member to the set under this `address`, host:port")
 	fs.StringVar(&s.Member.Replace, "replace", "",
-		"`address` of a member that the set has and that is stopped, host:port: the copy takes the place of its data, which "+
-			"are removed if they are clearly its own; the set's configuration stays as it is")
-	fs.IntVar(&s.Member.Votes, "join-votes", 1, "votes of the new member once it has caught up: 0 or 1")
-	fs.Float64Var(&s.Member.Priority, "join-priority", 1, "priority of the new member once it has caught up")
-	fs.BoolVar(&s.Member.Hidden, "join-hidden", false, "hide the new member from clients; takes --join-priority 0")
+		"`address` of a stopped member whose data the copy replaces, host:port\nold data are removed if they are clearly "+
+			"its own; the set's configuration stays")
+	fs.IntVar(&s.Member.Votes, "join-votes", 1, "votes of the new member after catch-up, 0 or 1")
+	fs.Float64Var(&s.Member.Priority, "join-priority", 1, "priority of the new member after catch-up, 0 to 1000")
+	fs.BoolVar(&s.Member.Hidden, "join-hidden", false, "hide the new member from clients; needs --join-priority 0")
 	fs.DurationVar(&s.Member.CatchUp, "catch-up", 24*time.Hour,
-		"longest time to wait for the new member to become a secondary that has caught up")
+		"longest wait until the new member has caught up")
 	fs.StringVar(&s.Member.NewSet, "as-new-set", "",
-		"make the copy an independent replica set of this `name` instead of a member")
+		"make the copy an independent replica set of this `name`")
 	fs.StringVar(&s.Member.NewSetHost, "new-set-host", "",
-		"`address` of the new set's only member, host:port; needed to start it")
-	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false, "let the new set expire documents at once, for one that is "+
-		"not to follow its old set; else that is held back until millrace sync finalizes")
+		"`address` of the new set's only member, host:port; required with --start")
+	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false,
+		"let the new set expire documents at once\nby default they stay "+
+			"until millrace sync finalizes")
 	fs.StringVar(&s.Member.Mongod, "mongod", "",
-		"`program` that makes the copy independent; by default the first word after --, or mongod on PATH")
+		"`program` that makes the copy independent\nby default the first word after --, or mongod on PATH")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 	s.bindProgress(fs, "")
 }
@@ -170,9 +172,9 @@ func (c *checker) seedAgent(s *Seed) {
 	if loopback.Host(host) {
 		return
 	}
-	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear",
+	c.bad(s.TLSCert == "", flagListenCert, "is missing: all data of the member would cross the network in the clear",
 		"give a certificate, or listen on 127.0.0.1")
-	c.bad(s.TokenFile == "", "token-file", "is missing: anybody could fetch all data of the member",
+	c.bad(s.TokenFile == "", flagTokenFile, "is missing: anybody could fetch all data of the member",
 		"give a file with a secret, or listen on 127.0.0.1")
 }
 
@@ -185,7 +187,7 @@ func (c *checker) seedFrom(s *Seed) {
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
 	case !loopback.Host(u.Hostname()):
-		c.bad(s.TokenFile == "", "token-file", "is missing: an agent on another machine asks for it",
+		c.bad(s.TokenFile == "", flagTokenFile, "is missing: an agent on another machine asks for it",
 			"give the file that it was started with")
 	}
 }

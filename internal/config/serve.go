@@ -36,21 +36,19 @@ type Work struct {
 }
 
 func (w *Work) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default the machine's and the number of the process")
-	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may ask of their worker; may be repeated")
-	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs run at once; 0 is any number")
-	fs.StringVar(&w.SpoolDir, flagSpoolDir, "", "`directory` on local disk for changes that a source's oplog may forget "+
-		"before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&w.spoolMax, "spool-max", "10GB", "most `bytes` of these changes of each job; 0 keeps none")
-	fs.StringVar(&w.TLSDir, "tls-dir", "", "`directory` of the certificates and keys that connection strings of jobs may "+
-		"name; without it they may name none")
-	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; "+
-		"without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
+	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default host name and process id")
+	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may require of their worker; may be repeated")
+	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs at once; 0 is unlimited")
+	bindSpool(fs, &w.SpoolDir, &w.spoolMax)
+	fs.StringVar(&w.TLSDir, "tls-dir", "", "`directory` of certificates and keys that jobs may name\nwithout it, "+
+		"connection strings of jobs may name no files")
+	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` of secrets that jobs name as file:NAME\n"+
+		"env:NAME is the variable MILLRACE_SECRET_NAME")
 	fs.StringVar(&w.SecretsKey, "secrets-key", "",
-		"`file` with the key of sealed values in settings of jobs, as millrace secrets keygen writes it")
+		"`file` with the key of sealed values, from millrace secrets keygen")
 	fs.StringVar(&w.OTLPEndpoint, "otlp-endpoint", "",
-		"`URL` of the collector of OpenTelemetry that traces are sent to, by OTLP over HTTP, http://127.0.0.1:4318; by "+
-			"default what OTEL_EXPORTER_OTLP_ENDPOINT says, and without it none are made")
+		"`URL` of an OpenTelemetry collector for traces, by OTLP over HTTP\nsuch as http://127.0.0.1:4318; by default "+
+			"OTEL_EXPORTER_OTLP_ENDPOINT; without either, no traces")
 }
 
 func (w *Work) validate(c *checker) {
@@ -83,7 +81,6 @@ func (w *Work) validate(c *checker) {
 	}
 }
 
-// existing refuses a directory that is not there; "" is none.
 func (c *checker) existing(setting, name, how string) {
 	if name != "" {
 		info, err := os.Stat(name)
@@ -201,10 +198,11 @@ func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
 	fs.StringVar(&n.URI, "nats", "", uri)
 	fs.StringVar(&n.Creds, "nats-creds", "", "`file` with the credentials for NATS")
 	fs.StringVar(&n.TokenFile, "nats-token-file", "", "`file` with the secret for NATS")
-	fs.IntVar(&n.Replicas, "nats-replicas", 0, "nodes of a NATS cluster that keep everything, 1, 3 or 5; 0 is 3 of a "+
-		"cluster, and 1 of a single server; the same for all processes of a service")
+	fs.IntVar(&n.Replicas, "nats-replicas", 0,
+		"NATS nodes that store everything: 1, 3 or 5\n0 is 3 in a cluster, 1 with a "+
+			"single server; the same for all processes of a service")
 	fs.DurationVar(&n.Lease, "lease", 15*time.Second,
-		"time after which others take the jobs of a worker that says nothing; the same for all processes of a service")
+		"time after which others take the jobs of a silent worker\nthe same for all processes of a service")
 }
 
 func (n *NATS) validate(c *checker) {
@@ -241,29 +239,31 @@ type Serve struct {
 // Bind implements Settings.
 func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:8470", "`address` of API and console, host:port; port 0 takes a free one")
-	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the TLS certificate and those of its authorities, in PEM "+
-		"form; it and the key are read again for each connection")
-	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
+	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read again for each connection")
 	fs.BoolVar(&s.Insecure, "listen-insecure", false,
-		"let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
-	fs.StringArrayVar(&s.proxies, "trusted-proxy", nil, "`address` or network of a proxy that names its clients in "+
-		"X-Forwarded-For, 10.0.0.1 or 10.0.0.0/24; may be repeated")
-	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is "+
-		"made, and is handed over in the file token of --data-dir")
-	fs.StringVar(&s.OIDC, "oidc", "", "`file` of the provider of OpenID Connect at which people log in to the console, "+
-		"and of the roles that follow from its claims; the API takes its tokens, too")
+		"permit remote access to API, console and NATS without TLS\nwhoever sees the traffic can then use the tokens")
+	fs.StringArrayVar(&s.proxies, "trusted-proxy", nil, "`address` or network of a proxy that sets X-Forwarded-For\n"+
+		"such as 10.0.0.1 or 10.0.0.0/24; may be repeated")
+	fs.StringVar(&s.Tokens, "tokens", "",
+		"`file` of tokens with their roles\nby default one token for everything, in the file "+
+			"token of --data-dir")
+	fs.StringVar(&s.OIDC, "oidc", "",
+		"`file` of the OpenID Connect provider for logins, and its roles\nthe API takes its "+
+			"tokens too")
 	section(fs, "API and console")
-	fs.StringVar(&s.Alerts, "alerts", "", "`file` of the rules of alerts, and of webhooks and mail addresses that are "+
-		"told; without it API and console alone show what the usual rules find")
+	fs.StringVar(&s.Alerts, "alerts", "",
+		"`file` of alert rules, webhooks and mail addresses\nby default the usual rules, "+
+			"shown in API and console only")
 	section(fs, "Alerts")
 	fs.StringVar(&s.DataDir, "data-dir", "",
-		"`directory` of the service's own NATS; by default millrace/service below $XDG_STATE_HOME or ~/.local/state")
-	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that keeps definitions, leases and reports, "+
-		"nats://host:4222, several with commas; by default this process has a server of its own")
-	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` at which the own NATS server is reached by workers of "+
-		"other machines, host:port; they give the secret in the file nats-token of --data-dir")
+		"`directory` of the service's own NATS and tokens\nby default millrace/service below $XDG_STATE_HOME or "+
+			"~/.local/state")
+	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that stores everything\nnats://host:4222, "+
+		"several with commas; by default a server in this process")
+	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` of the own NATS server for remote workers, host:port\n"+
+		"their secret is in the file nats-token of --data-dir")
 	section(fs, "Store")
-	fs.BoolVar(&s.NoWorker, "no-worker", false, "run no jobs here: other processes do (millrace worker)")
+	fs.BoolVar(&s.NoWorker, "no-worker", false, "run no jobs in this process; millrace worker does")
 	s.Work.bind(fs)
 	section(fs, "Running jobs")
 	s.Common.bind(fs)
@@ -304,7 +304,7 @@ type Worker struct {
 
 // Bind implements Settings.
 func (s *Worker) Bind(fs *pflag.FlagSet, _ string) {
-	s.NATS.bind(fs, "`URI` of the service's NATS, nats://host:4222, several with commas")
+	s.NATS.bind(fs, "`URI` of the service's NATS\nnats://host:4222, several with commas")
 	section(fs, "Store")
 	s.Work.bind(fs)
 	section(fs, "Running jobs")

@@ -1,7 +1,6 @@
-// Package config holds the settings of the commands: where they come from
-// (flag, environment, file, default, in this order) and whether they can be
-// used. Everything that is wrong with them is said before any connection is
-// opened, each problem with what it is, where it was set and how to mend it.
+// Package config has the settings of the commands: where they come from (flag, environment, file,
+// default, in this order) and whether they can be used. Before any connection is opened, it reports
+// each problem with what it is, where it was set and how to correct it.
 package config
 
 import (
@@ -115,7 +114,6 @@ func Describe(f *pflag.Flag) (kind, description string) {
 	return kind, strings.Replace(usage, "\n", "; ", 1)
 }
 
-// choices is the annotation of a flag that takes one of a few words.
 const choices = "choices"
 
 // Choices are the words that a flag takes, nil for one that takes others.
@@ -139,15 +137,26 @@ func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
 	Restrict(fs, name, allowed...)
 }
 
+// BindURI registers a connection string. Details are more of its usage.
+func BindURI(fs *pflag.FlagSet, p *string, flag, of string, details ...string) {
+	details = append(details, "with a password, set "+EnvName(flag))
+	fs.StringVar(p, flag, "", "connection string `URI` of "+of+"\n"+strings.Join(details, "; "))
+}
+
 func bindClusters(fs *pflag.FlagSet, source, target *string) {
-	fs.StringVar(source, flagSource, "",
-		"connection string `URI` of the source\nwith a password, set MILLRACE_SOURCE or use a config file instead")
-	fs.StringVar(target, flagTarget, "",
-		"connection string `URI` of the target\nwith a password, set MILLRACE_TARGET or use a config file instead")
+	BindURI(fs, source, flagSource, "the source")
+	BindURI(fs, target, flagTarget, "the target")
+}
+
+// bindSpool registers where changes go that the source's oplog may lose during a copy.
+func bindSpool(fs *pflag.FlagSet, dir, most *string) {
+	fs.StringVar(dir, flagSpoolDir, "", "local `directory` for spooled changes\nmade during the copy of a replica set; "+
+		"by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(most, "spool-max", "10GB", "most `bytes` of spooled changes of a job; 0 disables")
 }
 
 func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
-	fs.BoolVar(allow, "allow-shard", false, "permit a single shard as source or target, without its routers")
+	fs.BoolVar(allow, "allow-shard", false, "permit a single shard as source or target")
 }
 
 func bindShards(fs *pflag.FlagSet, list *[]string, side string) {
@@ -155,19 +164,17 @@ func bindShards(fs *pflag.FlagSet, list *[]string, side string) {
 		", as `name=URI`\nthe name is that of config.shards; may be repeated")
 }
 
-// bindNames registers the rules that choose and rename namespaces.
 func bindNames(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.Include, "include", nil,
-		"only namespaces that match this `pattern`\na pattern is db.coll, db.*, or has globs; may be repeated")
+		"only namespaces that match this `pattern`\ndb.coll, db.*, or with globs; may be repeated")
 	fs.StringSliceVar(&r.Exclude, "exclude", nil, "no namespaces that match this `pattern`\nmay be repeated")
 	fs.StringSliceVar(&r.Rename, "rename", nil,
 		"rename a database or collection on the target, as `from=to`\nmay be repeated")
 }
 
-// bindRules registers the rules for documents and operations.
 func bindRules(fs *pflag.FlagSet, r *transform.Config) {
-	fs.StringArrayVar(&r.Filter, "filter", nil, "copy only documents that match, as `pattern=filter`\nthe filter is one "+
-		"of find, as in 'db.coll={\"status\": \"open\"}'; may be repeated")
+	fs.StringArrayVar(&r.Filter, "filter", nil, "copy only documents that match, as `pattern=filter`\nwith a filter of "+
+		"find, as in 'db.coll={\"status\": \"open\"}'; may be repeated")
 	fs.StringArrayVar(&r.Skip, "skip", nil, "leave out operations, as `pattern=operations`\nas in "+
 		"'db.coll=delete,drop'; 'db.coll=ttl' leaves out only deletions of expired documents; may be repeated")
 	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil, "keep deleted documents, as `pattern=field`\nthe field records "+
@@ -204,10 +211,9 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindNames(fs, &s.Rules)
 	Choice(fs, (*string)(&s.Mode), "mode", "all* full incremental structure",
 		"`mode` of the job: all, full, incremental or structure\nall copies, then follows; full only copies; "+
-			"incremental only follows; structure makes collections with their options, indexes, views and, on a sharded "+
-			"target, shard keys, copies no document and ends by itself")
+			"incremental only follows; structure makes collections, indexes, views and shard keys, then ends")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail* merge drop",
-		"`policy` for existing target collections: fail, merge or drop\nfail ends the job before anything is written")
+		"`policy` for existing target collections: fail, merge or drop\nfail rejects the job before anything is written")
 	fs.StringVar(&s.Until, "until", "never",
 		"`when` to finalize: never, caught-up or a time\nnever follows until millrace finalize; a time is in RFC 3339")
 	fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, write nothing\nexit code 2 when a check fails")
@@ -217,16 +223,17 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "Source and target")
 	s.bindContent(fs)
 	section(fs, "What is copied")
-	fs.StringVar(&s.Job, "job", "", "`name` of the job\nby default it follows from source, target and rules, so that the "+
-		"same command resumes the same job")
+	fs.StringVar(&s.Job, "job", "",
+		"`name` of the job\nby default derived from source, target and rules: the same command "+
+			"resumes it")
 	fs.BoolVar(&s.Restart, "restart", false, "delete the job's checkpoint and start again\nwith --on-existing drop, "+
 		"collections that the job made are dropped too")
-	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when the oplog window is shorter\nduring a copy, begin "+
-		"to spool then, too; the window is how long the source's oplog will still hold the position")
-	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts longer\n0 retries for ever")
+	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when a full oplog window is shorter; 0 disables\nthe "+
+		"window is the time from the oplog's oldest entry to the job's position")
+	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts longer; 0 disables")
 	fs.DurationVar(&s.IndexWait, "index-wait", 10*time.Minute,
-		"longest wait of finalize for index builds\nit waits for builds under way on the source, and is rejected after "+
-			"this time; 0 is without limit")
+		"longest wait of finalize for index builds; 0 is unlimited\nbuilds under way on the source; finalize is "+
+			"rejected after this time")
 	section(fs, "Running")
 	s.bindSpeed(fs)
 	section(fs, "Speed and room")
@@ -238,84 +245,86 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, outputSection)
 }
 
-// bindSides registers how source and target are read and written.
 func (s *Sync) bindSides(fs *pflag.FlagSet) {
 	bindShards(fs, &s.sourceShards, "source")
 	bindShards(fs, &s.targetShards, "target")
-	fs.Lookup(flagTargetShard).Usage += "; --verify reads them"
+	fs.Lookup(flagTargetShard).Usage += "; read by --verify"
 	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
 		"read `preference` for the source\nprimary, primaryPreferred, secondary, secondaryPreferred or nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "",
-		"`tags` of members to read from\nsuch as dc:east,rack:1;dc:west: the first set that a member has counts")
+		"`tags` of members to read from\nsuch as dc:east,rack:1;dc:west: the first set that some member has")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "write `concern` before a position is stored\nmajority or "+
 		"a number of members")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target older than the source")
 	bindAllowShard(fs, &s.AllowShard)
 }
 
-// bindContent registers the rules, and how the target takes what they keep.
 func (s *Sync) bindContent(fs *pflag.FlagSet) {
 	bindRules(fs, &s.Rules)
 	fs.StringArrayVar(&s.Shard, flagShard, nil,
 		"shard key on a sharded target, as `db.coll=key`\nthe key is fields (customer:1,_id:hashed), JSON, or none; by "+
 			"default that of a sharded source; may be repeated")
 	fs.StringArrayVar(&s.Zones, flagZone, nil,
-		"shards of a zone on the target, as `zone=shard,shard`\nzone=none leaves a zone of the source out; by default the "+
-			"target's shards in a zone of that name, else those with the names of the source's shards; may be repeated")
+		"shards of a zone on the target, as `zone=shard,shard`\nzone=none leaves a zone of the source out; by default "+
+			"the target's zone of that name, else shards of the same names; may be repeated")
 	fs.BoolVar(&s.Users, "users", false, "copy users and roles of the chosen databases\nwith their credentials; later "+
-		"changes arrive within a minute; users that the target has otherwise stay")
+		"changes arrive within a minute; other users of the target stay")
 	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
 		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
 	fs.StringVar(&s.StartAt, "start-at", "",
 		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339) or checkpoint")
-	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\njobs that are "+
-		"not finalized; the documents of all are merged")
+	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\nfor jobs that "+
+		"are not finalized; their documents are merged")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
 		"`policy` for refused documents: stop, skip or overwrite\nskip leaves the target as it is, overwrite removes "+
 			"conflicting documents; millrace.deadletters on the target keeps skipped and removed documents; with skip and "+
 			"overwrite, documents that --fields cannot map are missing on the target")
 }
 
-// bindSpeed registers limits of speed, memory and disk.
 func (s *Sync) bindSpeed(fs *pflag.FlagSet) {
-	fs.IntVar(&s.Readers, "readers", 0, "most slices read at once; 0 chooses")
-	fs.IntVar(&s.Writers, "writers", 0, "most batches inserted at once; 0 chooses")
-	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
-	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes in memory\nchanges that are read "+
-		"and not yet applied, in all partitions together; one reply of the source and one document may be larger")
+	fs.IntVar(&s.Readers, "readers", 0, "most slices read at once; 0 takes 2 to 16\nby default one per core")
+	fs.IntVar(&s.Writers, "writers", 0,
+		"most batches inserted at once; 0 takes 4 to 16\nby default one per core, and more to a distant target")
+	fs.IntVar(&s.Partitions, "partitions", 0,
+		"parallel appliers of changes; 0 takes 8 to 16\nby default more to a distant target")
+	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes in memory\nread and not yet "+
+		"applied, in all partitions together; a single reply or document may be larger")
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	Choice(fs, (*string)(&s.Compress), "compress", "auto* off", "`when` to compress network traffic: auto or off\nauto "+
 		"uses zstd to a distant cluster while that is faster; compressors of the connection string win")
-	fs.StringVar(&s.SpoolDir, flagSpoolDir, "", "local `directory` for spooled changes\nchanges that the source's oplog "+
-		"may lose before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of spooled changes; 0 disables")
+	bindSpool(fs, &s.SpoolDir, &s.spoolMax)
 }
 
-// bindControl registers the address and the access rules of the control API.
 func (s *Sync) bindControl(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "control API `address`\nhost:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "",
-		"secret of the control API\nby default a new random one; set MILLRACE_TOKEN rather than the flag")
-	fs.StringVar(&s.TLSCert, flagListenCert, "", "TLS certificate `file` of the control API\nin PEM form, with the "+
-		"certificates of its authorities; certificate and key are read again for each connection")
-	fs.StringVar(&s.TLSKey, flagListenKey, "", "TLS key `file`\nby default the same as --listen-tls-cert")
+		"secret of the control API\nby default a new random one; prefer MILLRACE_TOKEN to the flag")
+	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read again for each connection")
 	fs.BoolVar(&s.Insecure, "listen-insecure", false,
 		"permit remote access without TLS\nwhoever sees the traffic can then use the token")
 	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status without a token")
 	fs.BoolVar(&s.PProf, "pprof", false, "serve Go profiles\nbelow /debug/pprof/ of the control API, with its token")
 }
 
+func bindTLS(fs *pflag.FlagSet, cert, key *string, how string) {
+	fs.StringVar(cert, flagListenCert, "",
+		"TLS certificate `file`, in PEM form\nwith the certificates of its authorities; "+
+			how)
+	fs.StringVar(key, flagListenKey, "", "TLS key `file`\nby default that of --listen-tls-cert")
+}
+
 // bindPace registers the limits of a job; bytes is an amount such as 50MB.
 func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
-	fs.Int64Var(docs, flagRateDocs, 0, "most documents a second; 0 is unlimited\ndocuments copied, or changes applied")
+	fs.Int64Var(docs, flagRateDocs, 0,
+		"most documents a second; 0 is unlimited\ncounts documents copied, or changes applied")
 	fs.StringVar(bytes, flagRateBytes, "0",
-		"most `bytes` a second; 0 is unlimited\nbytes copied, or of changes applied, such as 50MB or 8MiB")
+		"most `bytes` a second; 0 is unlimited\ncounts bytes copied, or of changes applied; such as 50MB or 8MiB")
 	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max",
-		"`load` on the source: low, normal or max\nlow is one read at a time, and as long a pause after each as it took; "+
-			"normal is as many as this machine has cores; max is more, as far as the copy gets faster")
+		"`load` on the source: low, normal or max\nlow reads one at a time and pauses as long as each took; "+
+			"normal has --readers at once; max adds more while the copy gets faster")
 	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max",
-		"`load` on the target: low, normal or max\nlow is one write at a time, and as long a pause after each as it took; "+
-			"normal is by the cores of this machine; max is more, as far as the copy gets faster")
+		"`load` on the target: low, normal or max\nlow writes one at a time and pauses as long as each took; "+
+			"normal has --writers at once; max adds more while the copy gets faster")
 }
 
 // Verify are the settings of `millrace verify`.
@@ -337,18 +346,20 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	bindRules(fs, &v.Rules)
 	section(fs, "What is compared")
 	fs.BoolVar(&v.StructureOnly, "structure", false,
-		"compare collections, options, indexes and views alone, and no document")
-	fs.BoolVar(&v.Users, "users", false, "compare users and roles of the chosen databases, too")
+		"compare collections, options, indexes and views, but no documents")
+	fs.BoolVar(&v.Users, "users", false, "compare users and roles of the chosen databases too")
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false,
-		"take documents as equal that differ in the order of their fields only")
+		"ignore the order of fields in documents")
 	Choice(fs, (*string)(&v.Method), "method", "auto* ranges digest",
-		"how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all "+
-			"but small collections")
-	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute, "look at a difference again for at most this long, until "+
-		"both sides stand still on it; 0 compares once, for clusters that nobody writes to")
-	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
+		"how documents are compared: auto, ranges or digest\nranges compares bytes in the order of _id; digest "+
+			"compares hashes in storage order; auto takes ranges for small collections")
+	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute,
+		"time after which a changing difference counts; 0 compares "+
+			"once\na difference where both sides stand still counts after 10 s")
+	fs.IntVar(&v.Workers, "workers", 0,
+		"ranges compared at once; 0 is one per core, 4 to 6\neach has one connection a side")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000,
-		"most differing documents that are listed by _id; all are counted")
+		"most differing documents listed by _id; all are counted")
 	section(fs, "How it is compared")
 	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
 	v.bindProgress(fs, "")
@@ -367,9 +378,10 @@ type Control struct {
 	// is meant; Address is that of an API which was named.
 	Service
 	Address, Job string
-	// Watch, Interval and Target belong to status alone.
+	// Target knows a job that no process runs.
+	Target string
+	// Watch and Interval belong to status alone.
 	Watch    bool
-	Target   string
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
@@ -385,33 +397,33 @@ type Control struct {
 // Bind implements Settings.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
-	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it: "+
+	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it\n"+
 		"https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&s.Server, flagServer, "", "`address` of a service of many jobs, as millrace serve printed it; that of "+
-		"MILLRACE_SERVER is asked where no sync of this machine is meant")
-	fs.StringVar(&s.CAFile, flagCA, "", "`file` with the authority of the certificate of a service, or of a sync on "+
-		"another machine, in PEM form; by default the system's authorities")
+	fs.StringVar(&s.Server, flagServer, "", "`address` of a service, as millrace serve printed it\nMILLRACE_SERVER "+
+		"counts where no sync of this machine is meant")
+	fs.StringVar(&s.CAFile, flagCA, "", caUsage)
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while there is only one")
+	BindURI(fs, &s.Target, flagTarget, "the job's target", "it knows a job that no process runs")
 	fs.StringVar(&s.Token, flagToken, "",
-		"secret of a service, or of a sync on another machine; set MILLRACE_TOKEN rather than the flag")
+		"secret of a service, or of a remote sync; prefer MILLRACE_TOKEN to the flag")
 	if command == CommandStatus {
-		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
+		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the job ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
-		fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target, which knows where a job that "+
-			"does not run stands; with a password, set MILLRACE_TARGET or a config file instead")
 	}
 	if command == CommandFinalize {
-		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it "+
-			"does; the request ends with a sync's process, and a service keeps it")
+		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "finalize as soon as the job follows\na sync's process forgets "+
+			"the request when it ends, a service keeps it")
 		fs.BoolVar(&s.Cancel, "cancel", false,
-			"take back that the job is to be finalized, also by --until; possible until it has begun to")
-		fs.BoolVar(&s.Wait, "wait", false, "return when the job of a service is finalized, as a sync always does")
+			"take back a finalize that has not begun, also that of --until")
+		fs.BoolVar(&s.Wait, "wait", false, "return when the job of a service is finalized\na sync always waits")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)
 	}
 	s.Common.bind(fs)
 }
+
+const caUsage = "`file` with the certificate authority of the API; by default the system's\nin PEM form"
 
 // The commands that have settings of this package.
 const (
@@ -456,6 +468,7 @@ const (
 	flagListenCert = "listen-tls-cert"
 	flagListenKey  = "listen-tls-key"
 	flagCA         = "ca-file"
+	flagTokenFile  = "token-file"
 
 	flagFromURI    = "from-uri"
 	flagSeedURI    = "uri"
@@ -465,7 +478,7 @@ const (
 
 // secretFiles are the settings that name a file which holds a secret.
 func secretFiles() []string {
-	return []string{flagListenKey, "tls-key", "token-file", "nats-token-file", "nats-creds", "tokens"}
+	return []string{flagListenKey, flagTokenFile, "nats-token-file", "nats-creds", "tokens"}
 }
 
 // settingNames lists each command's settings, so that one file may serve several
@@ -478,7 +491,6 @@ func settingNames() map[string][]string {
 	return names
 }
 
-// settingFlags are the settings of each command as flags.
 func settingFlags() map[string]*pflag.FlagSet {
 	sets := map[string]*pflag.FlagSet{}
 	for s, commands := range map[Settings][]string{
@@ -512,11 +524,10 @@ const CommandTransformTest = "transform-test"
 
 // Bind implements Settings.
 func (s *Transform) Bind(fs *pflag.FlagSet, _ string) {
-	fs.StringVar(&s.NS, "ns", "", "the collection that the documents are of, as `db.coll`")
-	fs.StringVar(&s.Doc, "doc", "", "`file` of documents in extended JSON, one after the other; - is standard input")
-	fs.IntVar(&s.Sample, "sample", 20, "without --doc, draw so many documents of the collection from the source")
-	fs.StringVar(&s.Source, flagSource, "",
-		"connection string `URI` of the source, for --sample; with a password, set MILLRACE_SOURCE or a config file instead")
+	fs.StringVar(&s.NS, "ns", "", "collection of the documents, as `db.coll`")
+	fs.StringVar(&s.Doc, "doc", "", "`file` of documents in extended JSON; - is standard input")
+	fs.IntVar(&s.Sample, "sample", 20, "without --doc, draw so many documents from the source, 1 to 1000")
+	BindURI(fs, &s.Source, flagSource, "the source, for --sample")
 	section(fs, "Documents")
 	bindNames(fs, &s.Rules)
 	bindRules(fs, &s.Rules)

@@ -50,7 +50,6 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 
 func (c *checker) fail(setting, what, how string) { c.failAt(setting, allItems, what, how) }
 
-// failAt fails because of one item of a list.
 func (c *checker) failAt(setting string, item int, what, how string) {
 	origin := c.origins[setting]
 	if item != allItems {
@@ -63,7 +62,6 @@ func (c *checker) failAt(setting string, item int, what, how string) {
 	c.problems = append(c.problems, Problem{Setting: setting, Where: origin.String(), What: what, How: how})
 }
 
-// bad fails when something is so.
 func (c *checker) bad(is bool, setting, what, how string) {
 	if is {
 		c.fail(setting, what, how)
@@ -130,7 +128,6 @@ func (c *checker) namespaces(all transform.Config) {
 	}
 }
 
-// allItems stands for all items of a list.
 const allItems = -1
 
 // rules reports the error of r, an item of a setting.
@@ -172,14 +169,12 @@ func (c *checker) rates(docs int64, bytes string) int64 {
 	return c.bytes(flagRateBytes, bytes, "write for example 50MB or 8MiB; 0 is unlimited")
 }
 
-// bytes checks an amount of bytes and returns it.
 func (c *checker) bytes(setting, text, how string) int64 {
 	n, err := humanize.ParseBytes(text)
 	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is no amount of bytes", text), how)
 	return int64(n)
 }
 
-// applyBuffer checks the bytes of changes under way and returns them.
 func (c *checker) applyBuffer(text string) int64 {
 	const how = "write for example 256MiB, and at least 8MB"
 	before := len(c.problems)
@@ -274,7 +269,6 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	return c.problems
 }
 
-// shards reads where the shards of a cluster are.
 func (c *checker) shards(flag string, list []string) map[string]string {
 	all := map[string]string{}
 	for i, one := range list {
@@ -291,7 +285,6 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 	return all
 }
 
-// keys checks by which keys collections are to be sharded.
 func (c *checker) keys(rules []string) {
 	fail := func(item int, err error) {
 		c.failAt(flagShard, item, err.Error(),
@@ -308,7 +301,6 @@ func (c *checker) keys(rules []string) {
 	}
 }
 
-// zones checks which shards are to be in which zones.
 func (c *checker) zones(rules []string) {
 	if _, err := placing.ParseZones(rules); err != nil {
 		c.fail(flagZone, err.Error(), "write for example EU=shard0,shard1 or EU=none, each zone once")
@@ -360,7 +352,6 @@ func (c *checker) structure(s *Sync) {
 		"leave it out; documents that a unique index of the target refuses have to go before")
 }
 
-// tags checks those of a preference that is one.
 func (c *checker) tags(preference, tags string) {
 	if _, unknown := mongo.ParseReadPreference(preference, ""); unknown != nil {
 		return
@@ -401,9 +392,13 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 		c.bad(o["address"].Kind == FromFlag, flagServer, "cannot go with --address", "give one of them")
 		s.Address = s.Server
 	}
+	if o[flagTarget].Kind == FromFlag {
+		c.bad(o[flagServer].Kind == FromFlag || o["address"].Kind == FromFlag, flagTarget,
+			"cannot go with --address or --server", "give one of them")
+		s.Server, s.Address = "", ""
+	}
 	if s.Target != "" {
 		c.uri(flagTarget, s.Target)
-		s.Server = "" // which only the environment names
 	}
 	c.job(s.Job)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short",
@@ -416,7 +411,6 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	return c.problems
 }
 
-// limits are those that were given.
 func (c *checker) limits(rates *pace.Rates, bytes string, loads *pace.Loads) server.Limits {
 	rates.Bytes = c.rates(rates.Docs, bytes)
 	l := server.Limits{Docs: given(c.origins, flagRateDocs, &rates.Docs),

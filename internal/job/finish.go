@@ -173,10 +173,11 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	if err != nil {
 		return err
 	}
-	s.progress.SetFinal(lines, s.leftOut(ctx), fallBack)
+	now := s.spec.Now().UTC()
+	s.progress.SetFinal(now, lines, s.leftOut(ctx), fallBack)
 	err = s.SavePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines),
 		mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: s.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At},
+		bson.E{Key: "finalizedAt", Value: now}, bson.E{Key: "targetPosition", Value: end.At},
 		bson.E{Key: "ended", Value: s.spec.Mode})...)
 	if err == nil && s.placer != nil {
 		if ferr := s.placer.ForgetAll(ctx); ferr != nil {

@@ -19,6 +19,7 @@ import (
 // seen has the answers of both sides with their errors. The checks decide which matter.
 type seen struct {
 	job                        func() (job state.Job, found bool, err error)
+	life                       func() (state.Life, error) // of a job that is to begin anew
 	others                     func() ([]state.Job, error)
 	collections                func() ([]schema.Collection, error)
 	names                      func() (*schema.Names, error) // of the stored job; nil without rules
@@ -49,6 +50,10 @@ func (p asker) look(ctx context.Context) error {
 	g.Go(func() error {
 		job, found, err := p.Store.Reload(ctx)
 		s.job = func() (state.Job, bool, error) { return job, found, err }
+		if p.Restart && found && err == nil {
+			lives, err := state.Lives(ctx, p.Target, []state.Listed{{Job: job}})
+			s.life = func() (state.Life, error) { return lives[job.ID], err }
+		}
 		return nil
 	})
 	if p.Rules.Commands() { // else nothing of a collection is checked by them

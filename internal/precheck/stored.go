@@ -20,6 +20,9 @@ func (p stored) resume(context.Context) error {
 		return err
 	}
 	if !found || p.Restart {
+		if err := p.alive(found); err != nil {
+			return err
+		}
 		if p.Mode == state.ModeIncremental {
 			if _, err := mongo.ParseOpTime(p.StartAt); err != nil {
 				p.add(Fail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
@@ -64,6 +67,19 @@ func (p stored) resume(context.Context) error {
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
 	return nil
+}
+
+// alive refuses to begin a job anew that a process runs.
+func (p stored) alive(found bool) error {
+	if !found {
+		return nil
+	}
+	life, err := p.seen.life()
+	if err == nil && life == state.Running {
+		job, _, _ := p.seen.job()
+		p.add(Fail, "job", "stop that process first", "cannot begin job %s anew: %s runs it", p.Job, job.Owner)
+	}
+	return err
 }
 
 func (p stored) givenShards(context.Context) error {

@@ -63,6 +63,23 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// TestRestartOfARunningJob: a process that runs the job keeps it from beginning anew.
+func TestRestartOfARunningJob(t *testing.T) {
+	for life, want := range map[state.Life][]string{state.Running: {"fail job: cannot begin job j anew: db1/7 runs it"},
+		state.Silent: nil, state.Finalized: nil} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
+		p.Restart = true
+		p.seen.job = func() (state.Job, bool, error) {
+			return state.Job{ID: "j", Owner: state.Owner{Host: "db1", PID: 7}}, true, nil
+		}
+		p.seen.life = func() (state.Life, error) { return life, nil }
+		if err := (stored{p}).resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, p.lines(), want...)
+	}
+}
+
 // TestNewJob: a job that is not stored, or begins anew, needs a position where it copies nothing.
 func TestNewJob(t *testing.T) {
 	for _, c := range []struct {
@@ -75,6 +92,7 @@ func TestNewJob(t *testing.T) {
 			p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
 			p.Mode, p.StartAt, p.Restart = c.mode, c.startAt, restart
 			p.seen.job = func() (state.Job, bool, error) { return state.Job{ID: "j"}, restart, nil }
+			p.seen.life = func() (state.Life, error) { return state.Stopped, nil }
 			if err := (stored{p}).resume(t.Context()); err != nil || p.plan.Resumes || p.plan.Checks.Failed() != c.fails {
 				t.Errorf("%+v, restart %t: %v, %v", c, restart, p.lines(), err)
 			}

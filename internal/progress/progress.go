@@ -231,10 +231,11 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetFinal sets what finalize found, what the job has left out, and the target's position.
-func (p *Progress) SetFinal(differences, leftOut []string, target mongo.OpTime) {
+// SetFinal notes what finalize found at a time, what the job has left out, and where the target
+// stands.
+func (p *Progress) SetFinal(at time.Time, differences, leftOut []string, target mongo.OpTime) {
 	p.set(func() {
-		p.st.LeftOut = leftOut
+		p.st.FinalizedAt, p.st.LeftOut = &at, leftOut
 		if p.st.Differences = differences; !target.IsZero() {
 			p.st.TargetPosition = target.String()
 		}

@@ -54,9 +54,11 @@ type Status struct {
 
 	// Errors counts write and read errors by class.
 	Errors map[string]int64 `json:"errors"`
-	// TargetPosition is the target's own position at finalize: from there sync --mode incremental --start-at leads back.
-	TargetPosition string `json:"targetPosition,omitempty"`
-	// Differences from the source that finalize found.
+	// FinalizedAt is when the job was finalized. TargetPosition is the target's own position
+	// then: from there a sync --mode incremental --start-at leads back.
+	FinalizedAt    *time.Time `json:"finalizedAt,omitempty"`
+	TargetPosition string     `json:"targetPosition,omitempty"`
+	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
 	// LeftOut is what the rules choose and no job can bring to the target, by finalize.
 	LeftOut []string `json:"leftOut,omitempty"`

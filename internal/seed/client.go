@@ -181,7 +181,7 @@ func (c *Client) retry(ctx context.Context, try func() error) error {
 		return mongo.WithHint(err, remote.hint)
 	case isCertificate(err):
 		return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err),
-			"name its authority with --tls-ca")
+			"name its authority with --ca-file")
 	}
 	return mongo.WithHint(fmt.Errorf("seed: cannot reach the agent: %w", err),
 		"check that it runs and can be reached; the same command uses what is there")

@@ -143,7 +143,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	unknown := o
 	unknown.CA = ""
-	if _, err := client(t, unknown).Join(t.Context()); err == nil || !strings.Contains(mongo.HintOf(err), "tls-ca") {
+	if _, err := client(t, unknown).Join(t.Context()); err == nil || !strings.Contains(mongo.HintOf(err), "--ca-file") {
 		t.Errorf("an unknown certificate: %v", err)
 	}
 	c := client(t, o)

@@ -30,6 +30,9 @@ type Record struct {
 	Cert      string    `json:"certificate,omitempty"` // the file that TLS was given
 	Target    string    `json:"target"`                // without a password
 	StartedAt time.Time `json:"startedAt"`
+	// EndedAt is when the job was finalized or failed, Last its status then.
+	EndedAt *time.Time      `json:"endedAt,omitempty"`
+	Last    json.RawMessage `json:"last,omitempty"`
 }
 
 // Endpoint is the URL of the sync's API, with an HTTP client for it.
@@ -67,8 +70,9 @@ func StateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	return filepath.Join(home, ".local", "state", "millrace"), nil
 }
 
-// Add records a running sync and returns what removes the record again.
-func (r Registry) Add(rec Record) (remove func() error, err error) {
+// Add records a running sync. The function that it returns replaces the record by the last status of the job, or
+// removes it if last is nil.
+func (r Registry) Add(rec Record) (end func(last any) error, err error) {
 	if rec.Host == "" {
 		rec.Host, _ = os.Hostname()
 	}
@@ -77,15 +81,24 @@ func (r Registry) Add(rec Record) (remove func() error, err error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record the running sync: %w", err)
 	}
-	if err := outfile.Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }); err != nil {
-		return nil, fmt.Errorf("record the running sync: %w", err)
+	write := func() error {
+		return mongo.Wrap(outfile.Replace(path, func(f *os.File) error { return json.NewEncoder(f).Encode(rec) }),
+			"record the sync of job %s", rec.Job)
 	}
-	return func() error {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the record of the sync: %w", err)
+	return func(last any) (err error) {
+		if last == nil {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove the record of the sync: %w", err)
+			}
+			return nil
 		}
-		return nil
-	}, nil
+		now := time.Now().UTC()
+		rec.EndedAt, rec.Token = &now, ""
+		if rec.Last, err = json.Marshal(last); err != nil {
+			return fmt.Errorf("record the end of the sync: %w", err)
+		}
+		return write()
+	}, write()
 }
 
 func fileName(rec Record) string {
@@ -108,17 +121,17 @@ func (r Registry) Running(ctx context.Context) ([]Record, error) {
 	return out, ctx.Err()
 }
 
-// Gone returns the newest sync of this machine, of job unless it is "", whose process died; false for none.
-func (r Registry) Gone(job string) (last Record, found bool) {
+// Gone returns the newest wanted sync of this machine that has ended or whose process died; false for none.
+func (r Registry) Gone(w Wanted) (last Record, found bool) {
 	_ = r.each(func(_ string, rec Record, gone bool) {
-		if gone && (job == "" || rec.Job == job) && (!found || rec.StartedAt.After(last.StartedAt)) {
+		if gone && w.has(rec) && (!found || rec.StartedAt.After(last.StartedAt)) {
 			last, found = rec, true
 		}
 	})
 	return last, found
 }
 
-// forget removes records of processes that are gone: of one job, and very old ones.
+// forget removes records of syncs that are gone: of one job, and very old ones.
 func (r Registry) forget(job string) {
 	const veryOld = 30 * 24 * time.Hour
 	_ = r.each(func(path string, rec Record, gone bool) {
@@ -128,7 +141,7 @@ func (r Registry) forget(job string) {
 	})
 }
 
-// each visits the records of this machine; gone says that the process does not exist.
+// each visits the records of this machine; gone says that the sync has ended, or its process does not exist.
 func (r Registry) each(do func(path string, rec Record, gone bool)) error {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +157,7 @@ func (r Registry) each(do func(path string, rec Record, gone bool)) error {
 		}
 		path := filepath.Join(r.Dir, e.Name())
 		if rec, ok := read(path); ok && rec.Host == host {
-			do(path, rec, errors.Is(syscall.Kill(rec.PID, 0), syscall.ESRCH))
+			do(path, rec, rec.EndedAt != nil || errors.Is(syscall.Kill(rec.PID, 0), syscall.ESRCH))
 		}
 	}
 	return nil
@@ -170,26 +183,52 @@ func answers(ctx context.Context, rec Record) bool {
 	return err == nil && res.Code == http.StatusOK && json.Unmarshal(res.Body, &h) == nil && h.PID == rec.PID
 }
 
-// Find returns the running sync with the given address or job, or the only one if neither is given.
-func (r Registry) Find(ctx context.Context, address, job string) (Record, error) {
+// Wanted chooses a running sync. Fields that are "" choose all.
+type Wanted struct {
+	Address, Job string
+	Target       string // a connection string that has a host in common with the sync's target
+}
+
+// has reports whether a record is of the wanted sync.
+func (w Wanted) has(rec Record) bool {
+	return (w.Address == "" || HostPort(rec.Address) == HostPort(w.Address)) && (w.Job == "" || rec.Job == w.Job) &&
+		(w.Target == "" || rec.Target == "" || shareHost(rec.Target, w.Target))
+}
+
+// shareHost reports whether two connection strings name a host in common.
+func shareHost(a, b string) bool {
+	hosts := func(uri string) []string {
+		_, list, _ := strings.Cut(strings.ToLower(mongo.Redact(uri)), "://")
+		all := strings.Split(list, ",")
+		for i, host := range all {
+			all[i] = strings.TrimSuffix(host, ":27017")
+		}
+		return all
+	}
+	return slices.ContainsFunc(hosts(a), func(host string) bool { return slices.Contains(hosts(b), host) })
+}
+
+// ErrSeveral says that several syncs fit.
+var ErrSeveral = errors.New("several syncs run on this machine")
+
+// Find returns the wanted sync among those that run, which has to be the only one.
+func (r Registry) Find(ctx context.Context, w Wanted) (Record, error) {
 	all, err := r.Running(ctx)
 	if err != nil {
 		return Record{}, err
 	}
-	found := slices.DeleteFunc(slices.Clone(all), func(rec Record) bool {
-		return address != "" && HostPort(rec.Address) != HostPort(address) || job != "" && rec.Job != job
-	})
+	found := slices.DeleteFunc(slices.Clone(all), func(rec Record) bool { return !w.has(rec) })
 	switch {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return Record{}, mongo.WithHint(fmt.Errorf("%d syncs run on this machine: %s", len(found), list(found)),
+		return Record{}, mongo.WithHint(fmt.Errorf("%w: %s", ErrSeveral, list(found)),
 			"choose one with --job or --address")
 	case len(all) > 0:
 		return Record{}, mongo.WithHint(errors.New("no such sync runs on this machine"), "these run: "+list(all))
 	}
 	return Record{}, mongo.WithHint(errors.New("no sync runs on this machine under this user"),
-		"for one elsewhere give --address and set MILLRACE_TOKEN to its token")
+		"for one elsewhere give --address and set MILLRACE_TOKEN to its token; for one that has ended give --target")
 }
 
 // HostPort is an address without its scheme.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,35 +48,78 @@ func running(t *testing.T) (s sync, stop func()) {
 // add records a server of this process as the sync of a job.
 func add(t *testing.T, r Registry, job string, s sync) func() error {
 	t.Helper()
-	remove, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
+	end, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return remove
+	return func() error { return end(nil) }
+}
+
+// TestRegistryKeepsHowASyncEnded: commands after its end, and those that watched it, can tell how it went.
+func TestRegistryKeepsHowASyncEnded(t *testing.T) {
+	r := registry(t)
+	s, _ := running(t)
+	end, err := r.Add(Record{Job: "orders", PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := end(map[string]string{"phase": "finalized"}); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := r.Find(t.Context(), Wanted{}); err == nil {
+		t.Errorf("it runs: %+v", rec)
+	}
+	rec, ok := r.Gone(Wanted{Job: "orders"})
+	if !ok || rec.EndedAt == nil || string(rec.Last) != `{"phase":"finalized"}` || rec.Token != "" {
+		t.Errorf("%+v, %t", rec, ok)
+	}
+	again := add(t, r, "orders", s)
+	if rec, ok := r.Gone(Wanted{Job: "orders"}); ok {
+		t.Errorf("the end of the sync before: %+v", rec)
+	}
+	if err := again(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRegistryFindsByTarget: a command that names a target never controls a sync to another.
+func TestRegistryFindsByTarget(t *testing.T) {
+	r := registry(t)
+	s, _ := running(t)
+	if _, err := r.Add(Record{Job: "orders", PID: os.Getpid(), Address: s.URL(), Target: "mongodb://a:27017,b:27018",
+		StartedAt: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	for target, found := range map[string]bool{"mongodb://u:secret@A/?replicaSet=x": true, "mongodb://b:27018,c": true,
+		"mongodb://b:27017": false, "mongodb://c": false, "": true} {
+		if _, err := r.Find(t.Context(), Wanted{Target: target}); (err == nil) != found {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
 }
 
 func TestRegistryFinds(t *testing.T) {
 	r := registry(t)
-	if _, err := r.Find(t.Context(), "", ""); err == nil || mongo.HintOf(err) == "" {
+	if _, err := r.Find(t.Context(), Wanted{}); err == nil || mongo.HintOf(err) == "" {
 		t.Fatalf("empty: %v", err)
 	}
 	a, _ := running(t)
 	b, _ := running(t)
 	removeA := add(t, r, "orders", a)
-	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Token != a.Token() || rec.Address != a.URL() {
+	if rec, err := r.Find(t.Context(), Wanted{}); err != nil || rec.Token != a.Token() || rec.Address != a.URL() {
 		t.Fatalf("the only one: %+v, %v", rec, err)
 	}
 	add(t, r, "users/../x", b)
-	if _, err := r.Find(t.Context(), "", ""); err == nil || !strings.Contains(err.Error(), "2 syncs") {
+	if _, err := r.Find(t.Context(), Wanted{}); err == nil || !errors.Is(err, ErrSeveral) {
 		t.Errorf("one of two: %v", err)
 	}
-	if rec, err := r.Find(t.Context(), "", "orders"); err != nil || rec.Address != a.URL() {
+	if rec, err := r.Find(t.Context(), Wanted{Job: "orders"}); err != nil || rec.Address != a.URL() {
 		t.Errorf("by job: %+v, %v", rec, err)
 	}
-	if rec, err := r.Find(t.Context(), HostPort(b.URL()), ""); err != nil || rec.Token != b.Token() {
+	if rec, err := r.Find(t.Context(), Wanted{Address: HostPort(b.URL())}); err != nil || rec.Token != b.Token() {
 		t.Errorf("by address: %+v, %v", rec, err)
 	}
-	if _, err := r.Find(t.Context(), "", "other"); err == nil || !strings.Contains(mongo.HintOf(err), "orders") {
+	if _, err := r.Find(t.Context(), Wanted{Job: "other"}); err == nil || !strings.Contains(mongo.HintOf(err), "orders") {
 		t.Errorf("no such job: %v", err)
 	}
 	if err := removeA(); err != nil {
@@ -84,7 +128,7 @@ func TestRegistryFinds(t *testing.T) {
 	if err := removeA(); err != nil {
 		t.Errorf("removed twice: %v", err)
 	}
-	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Address != b.URL() {
+	if rec, err := r.Find(t.Context(), Wanted{}); err != nil || rec.Address != b.URL() {
 		t.Errorf("the one left: %+v, %v", rec, err)
 	}
 }
@@ -134,14 +178,14 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if recs, err := r.Running(t.Context()); err != nil || len(recs) != 0 {
 		t.Fatalf("%+v, %v", recs, err)
 	}
-	if rec, ok := r.Gone(""); !ok || rec.Job != "dead" {
+	if rec, ok := r.Gone(Wanted{}); !ok || rec.Job != "dead" {
 		t.Errorf("gone: %+v, %t", rec, ok)
 	}
-	if rec, ok := r.Gone("elsewhere"); ok {
+	if rec, ok := r.Gone(Wanted{Job: "elsewhere"}); ok {
 		t.Errorf("gone, as far as this machine knows: %+v", rec)
 	}
 	removeOther := add(t, r, "other", s)
-	if _, ok := r.Gone("dead"); !ok {
+	if _, ok := r.Gone(Wanted{Job: "dead"}); !ok {
 		t.Error("the record of the dead is forgotten when another job starts")
 	}
 	for _, remove := range []func() error{removeOther, add(t, r, "dead", s)} {
@@ -149,7 +193,7 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if rec, ok := r.Gone(""); ok {
+	if rec, ok := r.Gone(Wanted{}); ok {
 		t.Errorf("the record of the dead stays when its job starts again: %+v", rec)
 	}
 	add(t, r, "silent", s)

@@ -57,7 +57,7 @@ func (g *ground) uri() string { return g.set.DirectURI(g.member.Index) }
 func (g *ground) serve(more ...string) *test.Process {
 	g.t.Helper()
 	args := []string{"seed", "serve", "--uri", g.uri(), "--dbpath", g.member.DBPath, "--listen", "127.0.0.1:" + g.port,
-		"--tls-cert", g.pem, "--token-file", g.token}
+		"--listen-tls-cert", g.pem, "--token-file", g.token}
 	p := test.Start(g.t, g.bin, append(args, more...)...)
 	kit.Until(g.t, "the agent listens", func() bool {
 		select {
@@ -73,7 +73,7 @@ func (g *ground) serve(more ...string) *test.Process {
 // pull starts a puller into a directory.
 func (g *ground) pull(dir string, more ...string) *test.Process {
 	g.t.Helper()
-	args := []string{"seed", "pull", "--from", "https://127.0.0.1:" + g.port, "--dbpath", dir, "--tls-ca", g.pem,
+	args := []string{"seed", "pull", "--from", "https://127.0.0.1:" + g.port, "--dbpath", dir, "--ca-file", g.pem,
 		"--token-file", g.token}
 	return test.Start(g.t, g.bin, append(args, more...)...)
 }

@@ -68,6 +68,9 @@ func write(path, to string) error {
 			text += "." // what stands beside it in the code is no part of the sentence
 		}
 		for i, line := range strings.Split(text, "\n") {
+			if strings.HasPrefix(line, "  ") { // a table or an example
+				line = "."
+			}
 			if n := files.Position(at).Line + i; n < len(lines) {
 				lines[n] = strings.TrimSpace(lines[n] + " " + line)
 			}

@@ -34,13 +34,13 @@ func TestProfiles(t *testing.T) {
 		return res.StatusCode, string(body)
 	}
 	for _, on := range []bool{false, true} {
-		s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+		s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0",
 			Log: slog.New(slog.DiscardHandler), PProf: on})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.deadline = 500 * time.Millisecond
-		go func() { _ = s.Serve(t.Context()) }()
+		go func() { _ = s.Serve(t.Context(), jobtest.New(job.Status{})) }()
 		want := map[bool]int{false: http.StatusNotFound, true: http.StatusOK}[on]
 		for _, path := range []string{"", "heap", "goroutine?debug=2", "profile?seconds=1"} {
 			if code, body := get(s, PathProfiles+path, s.Token()); code != want || body == "" {

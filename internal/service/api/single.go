@@ -24,7 +24,6 @@ const PathProfiles = "/debug/pprof/"
 type SingleOptions struct {
 	Address string // host:port; port 0 takes a free one
 	Token   string // "" makes a random one
-	Job     operate.Controller
 	Log     *slog.Logger
 	PProf   bool // serve the profiles of net/http/pprof, too
 	// Cert and Key are files, for TLS; "" is without.
@@ -60,12 +59,12 @@ func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 // Token is the secret that requests carry.
 func (s *Single) Token() string { return s.options.Token }
 
-// Serve answers until ctx ends. Replies under way have a few seconds, so that a client of finalize gets the
+// Serve answers for a job until ctx ends. Replies under way have a few seconds, so that a client of finalize gets the
 // outcome. Then it cancels a finalize under way, and waits for its end.
-func (s *Single) Serve(ctx context.Context) error {
+func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	one := &single{operate.NewSingle(ending, s.options.Job, s.options.Log), &s.options}
+	one := &single{operate.NewSingle(ending, j, s.options.Log), &s.options}
 	tokens := OneToken("operator", s.options.Token)
 	tokens.guesses = nil // no other user of the machine is to shut its owner out; the token is long
 	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback, single: one,

@@ -18,12 +18,12 @@ import (
 // TestRoutesOfASync: a single process has the service's routes for its one job.
 func TestRoutesOfASync(t *testing.T) {
 	fake := jobtest.New(job.Status{Phase: job.PhaseFollowing})
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler),
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
 		OpenStatus: true, Version: "v1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving(t, s)
+	serving(t, s, fake)
 	ask := func(method, path, token, body string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))

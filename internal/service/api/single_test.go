@@ -75,14 +75,14 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 			return errors.New("not yet")
 		}
 	}
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.deadline = 500 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
+	go func() { done <- s.Serve(ctx, fake) }()
 	c := client(t, s, s.Token())
 	for range 2 {
 		if _, err := c.Finalize(t.Context(), false); err == nil || !strings.Contains(err.Error(), "not yet") {
@@ -101,17 +101,17 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 // running serves the job until the test or stop ends it.
 func running(t *testing.T, c operate.Controller, address string) (s *Single, stop func()) {
 	t.Helper()
-	s, err := Listen(t.Context(), SingleOptions{Address: address, Job: c, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: address, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, serving(t, s)
+	return s, serving(t, s, c)
 }
 
-func serving(t *testing.T, s *Single) (stop func()) {
+func serving(t *testing.T, s *Single, c operate.Controller) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx) }()
+	go func() { done <- s.Serve(ctx, c) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -201,12 +201,12 @@ func TestControl(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	local, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
-	shown, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+	shown, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0",
 		Log: slog.New(slog.DiscardHandler), OpenStatus: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving(t, shown)
+	serving(t, shown, jobtest.New(job.Status{}))
 	open, _ := running(t, jobtest.New(job.Status{}), "0.0.0.0:0")
 	for _, c := range []struct {
 		name   string
@@ -373,12 +373,12 @@ func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
 	fake := jobtest.New(job.Status{})
 	fake.OnFinalize = func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.farewell = 10 * time.Millisecond
-	stop := serving(t, s)
+	stop := serving(t, s, fake)
 	c := client(t, s, s.Token())
 	gone := make(chan error, 1)
 	go func() { _, err := c.Finalize(t.Context(), false); gone <- err }()
@@ -390,7 +390,7 @@ func TestEndGivesUpFinalize(t *testing.T) {
 }
 
 func TestClientAgainstSomethingElse(t *testing.T) {
-	l, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+	l, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0",
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

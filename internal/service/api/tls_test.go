@@ -57,12 +57,12 @@ func certify(t *testing.T, file, host string, until time.Time) string {
 
 func encrypted(t *testing.T, file string) *Single {
 	t.Helper()
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0",
 		Log: slog.New(slog.DiscardHandler), Cert: file, Key: file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving(t, s)
+	serving(t, s, jobtest.New(job.Status{}))
 	return s
 }
 
@@ -150,7 +150,7 @@ func TestRenewedCertificate(t *testing.T) {
 	if _, err := r.Add(rec); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := r.Find(t.Context(), server.HostPort(s.URL), ""); err != nil || found.Cert != file {
+	if found, err := r.Find(t.Context(), server.Wanted{Address: server.HostPort(s.URL)}); err != nil || found.Cert != file {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

@@ -174,7 +174,7 @@ func (u *unit) work(d *service.Definition) error {
 	switch {
 	case plan.Finalized != nil:
 		st := j.Status()
-		st.Phase, st.TargetPosition = job.PhaseFinalized, plan.TargetPosition
+		st.Phase, st.FinalizedAt, st.TargetPosition = job.PhaseFinalized, plan.Finalized, plan.TargetPosition
 		u.set(func(r *service.Report) { r.Status = &st })
 		return nil
 	case plan.Checks.Failed():
