@@ -35,8 +35,7 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	if !found {
 		return uri, nil
 	}
-	// The driver takes both separators.
-	options := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+	options := optionsOf(query)
 	kept := options[:0]
 	for _, option := range options {
 		key, value, _ := strings.Cut(option, "=")
@@ -54,6 +53,24 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 		}
 	}
 	return before + "?" + strings.Join(kept, "&"), nil
+}
+
+// UsesMachine reports whether a connection string logs in with the identity of the machine, in Kubernetes or a cloud:
+// the driver then sends a token of the machine to the hosts.
+func UsesMachine(uri string) bool {
+	_, query, _ := strings.Cut(uri, "?")
+	return slices.ContainsFunc(optionsOf(query), func(option string) bool {
+		key, value, _ := strings.Cut(option, "=")
+		name, err := url.QueryUnescape(key)
+		mechanism, bad := url.QueryUnescape(value)
+		return err == nil && bad == nil && strings.EqualFold(name, "authMechanism") &&
+			(strings.EqualFold(mechanism, "MONGODB-OIDC") || strings.EqualFold(mechanism, "MONGODB-AWS"))
+	})
+}
+
+// optionsOf splits a query as the driver does, which takes both separators.
+func optionsOf(query string) []string {
+	return strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
 }
 
 // fileOptions returns the options of a connection string that name files, in lower case.
