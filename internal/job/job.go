@@ -101,10 +101,8 @@ type oplogs interface {
 	Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source
 	// ReadFrom is the first change that whoever stands at a position needs.
 	ReadFrom(stream.Position) (mongo.OpTime, error)
-	// Window is the oldest and the newest position that can be read.
-	Window(ctx context.Context) (oldest, newest mongo.OpTime, err error)
-	// Full reports that there are oplogs that forget.
-	Full(ctx context.Context) bool
+	// Window reads what its oplogs hold.
+	Window(ctx context.Context) (oplog.Window, error)
 }
 
 // Open parses the spec, connects both sides and reads nothing but their

@@ -39,13 +39,10 @@ func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) st
 // ReadFrom is the first change that whoever stands at a position needs.
 func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
 
-// Window is the oldest and the newest position that can be read.
-func (s Set) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
-	return oplog.Window(ctx, s.Cluster)
+// Window reads what the oplog holds.
+func (s Set) Window(ctx context.Context) (oplog.Window, error) {
+	return oplog.ReadWindow(ctx, s.Cluster)
 }
-
-// Full reports an oplog that forgets.
-func (s Set) Full(ctx context.Context) bool { return oplog.Full(ctx, s.Cluster) }
 
 // ListOne finds a collection by its UUID, as schema.ListOne does.
 func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {

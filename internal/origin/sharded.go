@@ -17,8 +17,6 @@ import (
 // safe for concurrent use.
 type Sharded struct {
 	now atomic.Pointer[shards.Cluster]
-	// oldest is the first position that each shard's oplog has, as Window found it last.
-	oldest atomic.Pointer[map[string]mongo.OpTime]
 }
 
 // NewSharded takes over an open cluster.
@@ -31,15 +29,6 @@ func NewSharded(c *shards.Cluster) *Sharded {
 // Cluster is the cluster of now. Whoever does several things with its shards does them
 // with one.
 func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
-
-// Oldest is the first position that the oplog of each shard has, by its name, as Window
-// found it last. It is for reading alone.
-func (c *Sharded) Oldest() map[string]mongo.OpTime {
-	if of := c.oldest.Load(); of != nil {
-		return *of
-	}
-	return nil
-}
 
 // Refreshed are the names of shards that a Refresh opened or left out.
 type Refreshed struct {

@@ -102,6 +102,8 @@ type planner struct {
 	data int64     // bytes to copy
 	// unread means that no member of the source matches the read preference now.
 	unread bool
+	// short means that the oplog may overwrite what the job reads within WarnWindow.
+	short bool
 }
 
 // Make reads both sides and returns the plan of the job with its checks. It writes nothing. An error

@@ -151,11 +151,10 @@ type Follow struct {
 	Source  string `json:"source"`
 	// LagSeconds is 0 when everything the source has is applied; -1 unknown.
 	LagSeconds float64 `json:"lagSeconds"`
-	// WindowSeconds is how much older the applied position may get before the
-	// source's oplog no longer holds it; -1 unknown.
+	// WindowSeconds is the time until the source's oplog overwrites what the job needs, at its
+	// write rate; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
-	// WindowHeld says that the oplog forgets nothing that the job needs: it has room left,
-	// or what it may forget is kept on local disk.
+	// WindowHeld says that what the oplog may overwrite is kept on local disk.
 	WindowHeld bool `json:"windowHeld,omitempty"`
 	// SpoolBytes is what is kept on local disk of the changes to come.
 	SpoolBytes int64 `json:"spoolBytes"`
