@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// maxReceivers bounds the receivers of a file, maxMails the addresses of one.
 	maxReceivers = 20
 	maxMails     = 50
 )
@@ -173,7 +172,6 @@ func (s section) webhook() sender {
 	return w
 }
 
-// tls returns a configuration with the authorities of ca-file, nil for the system's.
 func (s section) tls() *tls.Config {
 	file := s.Text("ca-file")
 	if file == "" {

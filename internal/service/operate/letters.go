@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// askTime bounds the answer of a worker, draftAskTime one about a draft. Workers give up earlier.
+// Workers give up earlier.
 const (
 	askTime      = 18 * time.Second
 	draftAskTime = 55 * time.Second
@@ -96,7 +96,6 @@ func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id str
 	return askOf[service.LettersRetried](ctx, d, j, service.AskLettersRetry, f)
 }
 
-// notedLetters is lettersOf with an entry of the audit trail.
 func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilter) (*service.Job, error) {
 	j, err := d.lettersOf(q.caller, q.needed, q.job, f)
 	if err != nil {
@@ -107,7 +106,6 @@ func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilt
 
 const maxLetterText = 1000
 
-// lettersOf returns a job whose dead letters the caller may read.
 func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job,
 	error) {
 	if service.CheckName(name) != nil {
@@ -130,7 +128,6 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 	return j, nil
 }
 
-// askOf asks the worker that runs a job, or one that may run it, about its dead letters.
 func askOf[T any](ctx context.Context, d *Desk, j *service.Job, what service.QuestionKind,
 	f service.LetterFilter) (*T, error) {
 	workers := able(d.View, &j.Definition)
@@ -145,7 +142,6 @@ func askOf[T any](ctx context.Context, d *Desk, j *service.Job, what service.Que
 		&service.Question{Job: j.Definition.Name, UID: j.Definition.UID, What: what, Letters: f})
 }
 
-// ask asks workers in turn until one answers. Only workers have the connection strings.
 func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *service.Question) (*T, error) {
 	question, err := service.PlainJSON(q)
 	if err != nil {
@@ -177,7 +173,7 @@ func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *servi
 		strings.Join(silent, ", "))
 }
 
-// able returns the workers that may run a job, those with the fewest jobs first.
+// able returns the workers that may run a job, the least loaded first.
 func able(v *hub.View, def *service.Definition) []service.Worker {
 	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
 	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
@@ -196,7 +192,7 @@ func readAnswer[T any](worker string, raw []byte) (*T, error) {
 		return nil, fmt.Errorf("read the answer of worker %s: %w", worker, err)
 	case a.Code == service.NoSuchLetter:
 		return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
-	case a.Code != "": // what the worker says is meant for people
+	case a.Code != "": // meant for users
 		return nil, refuse(Conflict, a.Hint, "%s", a.Error)
 	}
 	return out, nil
