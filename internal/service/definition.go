@@ -36,7 +36,7 @@ type Stored struct {
 // At returns the revision, to read or set.
 func (s *Stored) At() *uint64 { return &s.Revision }
 
-// A Wish is the desired state of a job.
+// The desired state of a job.
 type Wish struct {
 	Paused bool `json:"paused"`
 	// Finalize takes effect when the job follows.

@@ -81,14 +81,8 @@ func (s section) rules(into Rules) {
 			into[kind] = rule
 			continue
 		}
-		keys, limit := []string{"for", "jobs"}, ""
-		switch kind {
-		case service.AlertLag:
-			limit = "above"
-		case service.AlertWindow:
-			limit = "below"
-		case service.AlertFailed, service.AlertConflict, service.AlertNoProgress, service.AlertNoWorker:
-		}
+		keys := []string{"for", "jobs"}
+		limit := map[service.AlertKind]string{service.AlertLag: "above", service.AlertWindow: "below"}[kind]
 		if limit != "" {
 			keys = append([]string{limit}, keys...)
 		}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
 )
 
 const (
@@ -41,6 +43,20 @@ func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, 
 		return nil, fmt.Errorf("ask worker %s: %w", worker, err)
 	}
 	return m.Data, nil
+}
+
+// AskFor sends a question to a worker and reads the body of its answer. A refusal is in the answer, without an error.
+func AskFor[T any](ctx context.Context, h *Hub, worker string, question []byte) (*T, service.Answer, error) {
+	var a service.Answer
+	out := new(T)
+	raw, err := h.Ask(ctx, worker, question)
+	if err != nil {
+		return nil, a, err
+	}
+	if err = json.Unmarshal(raw, &a); err == nil && a.Code == "" {
+		err = json.Unmarshal(a.Body, out)
+	}
+	return out, a, mongo.Wrap(err, "read the answer of worker %s", worker)
 }
 
 // Answer answers questions to a worker, in up to MaxAnswer bytes, until ctx ends and all are answered.

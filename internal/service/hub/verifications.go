@@ -41,8 +41,8 @@ func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error
 		"ask for verification %s of job %s", w.ID, w.Job)
 }
 
-// Wish reads a requested verification.
-func (v *Verifications) Wish(ctx context.Context, job, id string) (*service.VerifyWish, error) {
+// Requested reads a verification as it was requested.
+func (v *Verifications) Requested(ctx context.Context, job, id string) (*service.VerifyWish, error) {
 	w, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
 	return w, mongo.Wrap(err, "read verification %s of job %s", id, job)
 }
@@ -163,11 +163,12 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 func (v *View) Verifications(job string) []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.present(job)
+}
+
+func (v *View) present(job string) []service.Verification {
 	d := v.jobs[job]
-	if d == nil {
-		return nil
-	}
-	return v.verifications(job, func(w *service.VerifyWish) bool { return w.UID == d.UID })
+	return v.verifications(job, func(w *service.VerifyWish) bool { return d != nil && w.UID == d.UID })
 }
 
 // LeftVerifications returns those of a removed job or of an earlier definition.
@@ -203,24 +204,15 @@ func (v *View) Verification(job, id string) *service.Verification {
 }
 
 // OpenVerifications returns those that wait or run, the oldest of each job.
-func (v *View) OpenVerifications() []service.Verification {
+func (v *View) OpenVerifications() (list []service.Verification) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var list []service.Verification
 	for _, job := range slices.Sorted(maps.Keys(v.wishes)) {
-		d, lease := v.jobs[job], v.lease(Verifying(job))
-		var oldest *service.Verification
-		for key, w := range v.wishes[job] {
-			one := service.Verification{Wish: *w, Report: v.verified[key].of}
-			if d == nil || d.UID != w.UID || !one.Open() ||
-				oldest != nil && oldest.Wish.CreatedAt.Before(w.CreatedAt) {
-				continue
+		for _, one := range slices.Backward(v.present(job)) {
+			if one.Open() {
+				list = append(list, one)
+				break
 			}
-			one.Lease = lease
-			oldest = &one
-		}
-		if oldest != nil {
-			list = append(list, *oldest)
 		}
 	}
 	return list

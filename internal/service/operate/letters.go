@@ -3,7 +3,6 @@ package operate
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -158,9 +157,14 @@ func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *servi
 	defer cancel()
 	var silent []string
 	for _, w := range workers {
-		raw, err := d.Hub.Ask(waiting, w.Name, question)
-		if err == nil {
-			return readAnswer[T](w.Name, raw)
+		out, a, err := hub.AskFor[T](waiting, d.Hub, w.Name, question)
+		switch {
+		case err == nil && a.Code == service.NoSuchLetter:
+			return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
+		case err == nil && a.Code != "": // meant for users
+			return nil, refuse(Conflict, a.Hint, "%s", a.Error)
+		case err == nil:
+			return out, nil
 		}
 		if !errors.Is(err, hub.ErrNoAnswer) || ctx.Err() != nil {
 			return nil, err
@@ -178,22 +182,4 @@ func able(v *hub.View, def *service.Definition) []service.Worker {
 	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
 	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
 	return list
-}
-
-func readAnswer[T any](worker string, raw []byte) (*T, error) {
-	var a service.Answer
-	out := new(T)
-	err := json.Unmarshal(raw, &a)
-	if err == nil && a.Code == "" {
-		err = json.Unmarshal(a.Body, out)
-	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the answer of worker %s: %w", worker, err)
-	case a.Code == service.NoSuchLetter:
-		return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
-	case a.Code != "": // meant for users
-		return nil, refuse(Conflict, a.Hint, "%s", a.Error)
-	}
-	return out, nil
 }

@@ -39,7 +39,7 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 		CreatedBy: c.Name}
 	switch err := d.Hub.Verifications.Create(ctx, &w); {
 	case errors.Is(err, hub.ErrExists): // a concurrent request, or an earlier job's
-		was, err := d.Hub.Verifications.Wish(ctx, name, id)
+		was, err := d.Hub.Verifications.Requested(ctx, name, id)
 		if err != nil {
 			return nil, false, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
 )
 
 // sharing gives jobs to workers. Workers that see the same come to the same result.
@@ -178,22 +179,11 @@ func (w *Worker) canRun(ctx context.Context, m *move) error {
 	if err != nil {
 		return err
 	}
-	raw, err := w.Hub.Ask(ctx, m.to, question)
+	found, a, err := hub.AskFor[service.Inspection](ctx, w.Hub, m.to, question)
 	if err != nil {
 		return err
 	}
-	var a service.Answer
-	var found service.Inspection
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return err
-	}
-	if a.Error != "" {
-		return errors.New(a.Error)
-	}
-	if err := json.Unmarshal(a.Body, &found); err != nil {
-		return err
-	}
-	if trouble := cmp.Or(found.Source.Error, found.Target.Error); trouble != "" {
+	if trouble := cmp.Or(a.Error, found.Source.Error, found.Target.Error); trouble != "" {
 		return errors.New(trouble)
 	}
 	return nil

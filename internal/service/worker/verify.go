@@ -133,7 +133,7 @@ func differences(r *verify.Report) int64 {
 // begin asks the store, which is newer than the view.
 func (c *check) begin() bool {
 	h, w := c.worker.Hub, &c.wish
-	now, err := h.Verifications.Wish(c.ctx, w.Job, w.ID)
+	now, err := h.Verifications.Requested(c.ctx, w.Job, w.ID)
 	var was *service.VerifyReport
 	if err == nil {
 		was, err = h.Verifications.LastReport(c.ctx, w.Job, w.ID)
