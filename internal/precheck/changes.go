@@ -71,8 +71,9 @@ func (p changes) judge(window *oplog.Window, need mongo.OpTime) {
 	case p.short && enabled && err == nil && p.spools():
 		p.ok("oplog", "keeps what the job reads for %s (%s), the spool keeps it until the copy is done", keeps, use)
 	case p.short:
-		p.add(Warn, "oplog", oplog.ShortHint, "it keeps what the job reads for only %s, less than --warn-window %s (%s)",
-			keeps, p.WarnWindow, use)
+		p.add(Warn, "oplog", "make the source's oplog larger (replSetResizeOplog), write less there, or give --spool-dir; a "+
+			"job that loses a change must begin anew",
+			"it keeps what the job reads for only %s, less than --warn-window %s (%s)", keeps, p.WarnWindow, use)
 	default:
 		p.ok("oplog", "keeps what the job reads for %s (%s)", keeps, use)
 	}
