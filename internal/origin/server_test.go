@@ -235,7 +235,7 @@ func TestSharded(t *testing.T) {
 		t.Errorf("there %t, %v", there, err)
 	}
 	b.ok(s.Whole(t.Context()))
-	b.ok(s.Holds(t.Context(), newest))
+	b.ok(s.Holds(t.Context(), w.Newest))
 	if refreshed, err := s.Refresh(t.Context(), from); err != nil ||
 		len(refreshed.Joined)+len(refreshed.Left)+len(refreshed.Unread) > 0 {
 		t.Errorf("%+v, %v", refreshed, err)

@@ -143,7 +143,7 @@ func (w *Worker) rebalance(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		err := w.canRun(ctx, m)
 		if err != nil {
-			u.log.Warn("a job stays on this worker, because one with fewer jobs cannot run it", "worker", m.to, "error", err,
+			u.log.Warn("a job stays on this worker: one with fewer jobs cannot take it", "worker", m.to, "error", err,
 				"hint", "give that worker what the settings refer to, or bind jobs to workers by labels")
 		} else if j := w.View.Job(name); j != nil && w.movable()(j) {
 			u.cancel(why)
