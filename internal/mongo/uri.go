@@ -55,8 +55,8 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	return before + "?" + strings.Join(kept, "&"), nil
 }
 
-// UsesMachine reports whether a connection string logs in with the identity of the machine, in Kubernetes or a cloud:
-// the driver then sends a token of the machine to the hosts.
+// UsesMachine reports whether a connection string logs in with the identity of the machine, in Kubernetes or a cloud.
+// The driver then sends a token of the machine to the hosts.
 func UsesMachine(uri string) bool {
 	_, query, _ := strings.Cut(uri, "?")
 	return slices.ContainsFunc(optionsOf(query), func(option string) bool {

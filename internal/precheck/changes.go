@@ -59,7 +59,7 @@ func (p changes) judge(window *oplog.Window, need mongo.OpTime) {
 	shard, of := window.First(need)
 	use := "its size is unknown"
 	if of.MaxBytes > 0 {
-		use = fmt.Sprintf("%s of %s are in use, %s a second are written", humanize.Bytes(uint64(of.Bytes)),
+		use = fmt.Sprintf("%s of %s used, %s/s written", humanize.Bytes(uint64(of.Bytes)),
 			humanize.Bytes(uint64(of.MaxBytes)), humanize.Bytes(uint64(of.Rate())))
 	}
 	if shard != "" {

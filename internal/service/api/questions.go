@@ -174,24 +174,28 @@ type SampleDraft struct {
 
 const draftForm = `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`
 
+type drafted interface {
+	definition() (service.Definition, error)
+}
+
 // drafting reads a draft, and extends the deadlines.
-func drafting[T any](do func(*call, T) (any, error), form string) action {
+func drafting[T drafted](do func(*call, service.Definition, T) (any, error), form string) action {
 	return taking(func(c *call, body T) (any, error) {
 		if _, err := c.query(); err != nil {
+			return nil, err
+		}
+		of, err := body.definition()
+		if err != nil {
 			return nil, err
 		}
 		rc := http.NewResponseController(c.w)
 		_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
 		_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
-		return do(c, body)
+		return do(c, of, body)
 	}, false, form)
 }
 
-func (d desk) inspect(c *call, body InspectDraft) (any, error) {
-	of, err := body.definition()
-	if err != nil {
-		return nil, err
-	}
+func (d desk) inspect(c *call, of service.Definition, body InspectDraft) (any, error) {
 	n := *cmp.Or(body.Limit, new(draftPage))
 	if n < 0 || n > maxPage {
 		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
@@ -200,19 +204,11 @@ func (d desk) inspect(c *call, body InspectDraft) (any, error) {
 		service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
 }
 
-func (d desk) precheck(c *call, body Draft) (any, error) {
-	of, err := body.definition()
-	if err != nil {
-		return nil, err
-	}
+func (d desk) precheck(c *call, of service.Definition, _ Draft) (any, error) {
 	return d.PrecheckDraft(c.Context(), c.caller, of)
 }
 
-func (d desk) sample(c *call, body SampleDraft) (any, error) {
-	of, err := body.definition()
-	if err != nil {
-		return nil, err
-	}
+func (d desk) sample(c *call, of service.Definition, body SampleDraft) (any, error) {
 	if body.Documents < 0 || body.Documents > maxPage {
 		return nil, invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
 	}

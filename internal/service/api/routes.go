@@ -295,7 +295,7 @@ func (c *call) definition() (d service.Definition, err error) {
 	return d, checkLabels(d.Labels)
 }
 
-func (d *Draft) definition() (def service.Definition, err error) {
+func (d Draft) definition() (def service.Definition, err error) {
 	def.Name, def.Labels = d.Name, d.Labels
 	if def.Settings, err = settings(d.Settings); err != nil {
 		return def, err

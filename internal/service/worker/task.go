@@ -44,14 +44,20 @@ func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) *task 
 	return t
 }
 
-// run works in a goroutine, calls ended with mu locked, then looks for other work.
-func (w *Worker) run(g *errgroup.Group, work, ended func()) {
+// lead works in a goroutine, has one in all meanwhile, then looks for other work.
+func lead[T any](w *Worker, g *errgroup.Group, all map[string]T, job string, one T, work func()) {
+	w.mu.Lock()
+	all[job] = one
+	w.mu.Unlock()
 	g.Go(func() error {
 		work()
 		w.mu.Lock()
-		ended()
+		delete(all, job)
 		w.mu.Unlock()
-		w.lookAgain()
+		select {
+		case w.ended <- struct{}{}:
+		default:
+		}
 		return nil
 	})
 }
@@ -91,6 +97,16 @@ func (t *task) keep(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// store writes a report, unless the lease has ended.
+func (t *task) store(write func(context.Context) error) error {
+	if !t.owned() {
+		return errLost
+	}
+	ctx, cancel := t.beyond(3 * time.Second)
+	defer cancel()
+	return write(ctx)
 }
 
 // owned reports whether the lease lasts. Without it, another worker may report.

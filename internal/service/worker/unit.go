@@ -287,12 +287,8 @@ func (u *unit) sendReport() {
 	r := u.report
 	r.At = time.Now().UTC()
 	u.mu.Unlock()
-	if !u.owned() {
-		return
-	}
-	ctx, cancel := u.beyond(3 * time.Second)
-	defer cancel()
-	if err := u.worker.Hub.Jobs.Report(ctx, u.name, &r); err != nil {
+	err := u.store(func(ctx context.Context) error { return u.worker.Hub.Jobs.Report(ctx, u.name, &r) })
+	if err != nil {
 		u.log.Debug("report not stored", "error", err)
 	}
 }

@@ -100,15 +100,11 @@ var (
 )
 
 func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
-	t := w.begin(ctx, hub.Verifying(wish.Job), w.Log.With("job", wish.Job, "verification", wish.ID))
-	if t == nil {
-		return
+	log := w.Log.With("job", wish.Job, "verification", wish.ID)
+	if t := w.begin(ctx, hub.Verifying(wish.Job), log); t != nil {
+		c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
+		lead(w, g, w.checks, wish.Job, c, c.run)
 	}
-	c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
-	w.mu.Lock()
-	w.checks[wish.Job] = c
-	w.mu.Unlock()
-	w.run(g, c.run, func() { delete(w.checks, wish.Job) })
 }
 
 func (c *check) run() {
@@ -294,13 +290,10 @@ func (c *check) sendReport() error {
 	r := c.report
 	c.mu.Unlock()
 	r.At = time.Now().UTC()
-	if !c.owned() {
-		return errLost
-	}
-	ctx, cancel := c.beyond(3 * time.Second)
-	defer cancel()
-	err := c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
-	if err != nil {
+	err := c.store(func(ctx context.Context) error {
+		return c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
+	})
+	if err != nil && !errors.Is(err, errLost) {
 		c.log.Warn("the report on the verification could not be stored", "error", err)
 	}
 	return err

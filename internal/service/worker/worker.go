@@ -190,21 +190,9 @@ func (w *Worker) room() bool {
 }
 
 func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
-	t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name))
-	if t == nil {
-		return
-	}
-	u := &unit{task: t, name: d.Name, uid: d.UID}
-	w.mu.Lock()
-	w.units[d.Name] = u
-	w.mu.Unlock()
-	w.run(g, u.run, func() { delete(w.units, d.Name) })
-}
-
-func (w *Worker) lookAgain() {
-	select {
-	case w.ended <- struct{}{}:
-	default:
+	if t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name)); t != nil {
+		u := &unit{task: t, name: d.Name, uid: d.UID}
+		lead(w, g, w.units, d.Name, u, u.run)
 	}
 }
 
