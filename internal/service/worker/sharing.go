@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -115,7 +113,7 @@ const (
 // rebalance hands one job over when another worker has had clearly fewer jobs for some time. All workers see the
 // same move, and only the worker that has the job acts. A move changes the loads, so the next one waits again.
 // At loads where a move was tried before, the wait doubles.
-func (w *Worker) rebalance(ctx context.Context, g *errgroup.Group) {
+func (w *Worker) rebalance(ctx context.Context) {
 	jobs := w.View.Jobs()
 	s, b := w.sharing(jobs), &w.balance
 	if loads := s.text(); loads != b.loads {
@@ -140,7 +138,7 @@ func (w *Worker) rebalance(ctx context.Context, g *errgroup.Group) {
 	b.since, w.moving = time.Now(), true
 	b.tried[b.loads]++
 	why := fmt.Errorf("worker %s takes it over (jobs there: %d, here: %d)", m.to, s.loads[m.to], s.loads[w.Name])
-	g.Go(func() error {
+	w.group.Go(func() error {
 		err := w.canRun(ctx, m)
 		if err != nil {
 			u.log.Warn("a job stays on this worker: one with fewer jobs cannot take it", "worker", m.to, "error", err,

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -45,11 +43,11 @@ func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) *task 
 }
 
 // lead works in a goroutine, has one in all meanwhile, then looks for other work.
-func lead[T any](w *Worker, g *errgroup.Group, all map[string]T, job string, one T, work func()) {
+func lead[T any](w *Worker, all map[string]T, job string, one T, work func()) {
 	w.mu.Lock()
 	all[job] = one
 	w.mu.Unlock()
-	g.Go(func() error {
+	w.group.Go(func() error {
 		work()
 		w.mu.Lock()
 		delete(all, job)

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -28,7 +26,7 @@ const (
 	maxWait = 10 * time.Minute
 )
 
-func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
+func (w *Worker) lookVerify(ctx context.Context) {
 	if w.draining() || time.Since(w.verified) < lookEvery/2 {
 		return // the view changes often for other reasons
 	}
@@ -48,7 +46,7 @@ func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
 			continue
 		}
 		if mine || time.Since(waits[key]) > otherTurn && j.Definition.Fits(w.Labels) {
-			w.startCheck(ctx, g, v.Wish)
+			w.startCheck(ctx, v.Wish)
 		}
 	}
 	w.waits = waits
@@ -99,11 +97,11 @@ var (
 	errWaited   = errors.New("cannot separate differences from changes that are not applied yet")
 )
 
-func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
+func (w *Worker) startCheck(ctx context.Context, wish service.VerifyWish) {
 	log := w.Log.With("job", wish.Job, "verification", wish.ID)
 	if t := w.begin(ctx, hub.Verifying(wish.Job), log); t != nil {
 		c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
-		lead(w, g, w.checks, wish.Job, c, c.run)
+		lead(w, w.checks, wish.Job, c, c.run)
 	}
 }
 

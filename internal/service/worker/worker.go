@@ -50,6 +50,7 @@ type Options struct {
 type Worker struct {
 	Options
 	started time.Time
+	group   *errgroup.Group // of Run
 
 	background sync.WaitGroup // work that outlasts an answer
 	drafts     chan struct{}  // one per question in progress
@@ -90,12 +91,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.present(gctx) })
-	g.Go(func() error { return w.take(gctx, g) })
-	g.Go(func() error { return w.answer(gctx) })
-	g.Go(func() error { return w.assist(gctx) })
-	err := g.Wait()
+	var gctx context.Context
+	w.group, gctx = errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context) error{w.present, w.take, w.answer, w.assist} {
+		w.group.Go(func() error { return part(gctx) })
+	}
+	err := w.group.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if leaveErr := w.Hub.Workers.Leave(leaving, w.Name); leaveErr != nil {
@@ -119,16 +120,16 @@ func (w *Worker) present(ctx context.Context) error {
 	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), announce)
 }
 
-func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
+func (w *Worker) take(ctx context.Context) error {
 	for {
 		changed, _ := w.View.Changed()
 		looked := time.Now()
 		if w.draining() {
 			w.giveBack()
 		} else {
-			w.look(ctx, g)
-			w.lookVerify(ctx, g)
-			w.rebalance(ctx, g)
+			w.look(ctx)
+			w.lookVerify(ctx)
+			w.rebalance(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -159,7 +160,7 @@ func (w *Worker) giveBack() {
 const otherTurn = 3 * time.Second
 
 // look takes jobs meant for this worker, and later those that others did not take.
-func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
+func (w *Worker) look(ctx context.Context) {
 	jobs := w.View.Jobs()
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
 	for i := range jobs {
@@ -171,7 +172,7 @@ func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
 		seen[d.Name] = cmp.Or(w.seen[d.Name], time.Now())
 		late := time.Since(seen[d.Name]) > otherTurn && w.room() && (forget || d.Fits(w.Labels))
 		if to := sharing.next(d, forget); to == w.Name || late {
-			w.start(ctx, g, *d)
+			w.start(ctx, *d)
 		}
 	}
 	w.seen = seen
@@ -189,10 +190,10 @@ func (w *Worker) room() bool {
 	return w.MaxJobs == 0 || len(w.units) < w.MaxJobs
 }
 
-func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
+func (w *Worker) start(ctx context.Context, d service.Definition) {
 	if t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name)); t != nil {
 		u := &unit{task: t, name: d.Name, uid: d.UID}
-		lead(w, g, w.units, d.Name, u, u.run)
+		lead(w, w.units, d.Name, u, u.run)
 	}
 }
 
