@@ -149,7 +149,8 @@ func TestJobsOfSecrets(t *testing.T) {
 		{"env:SOME", "shop-1", true}, {"env:SOME", "bill", true}, {"env:SOME", "other", false}, {"env:ALL", "other", true},
 		{"env:SOME", "", true}, {"env:SOME_JOBS", "shop-1", false}, {"file:some", "bill", true},
 		{"file:some", "other", false},
-		{"env:NONE", "other", false}, {"file:none", "other", false}, {"file:./some", "other", false}, {"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
+		{"env:NONE", "other", false}, {"file:none", "other", false}, {"file:./some", "other", false},
+		{"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
 	} {
 		if _, err := access.Secret(c.job, c.reference); (err == nil) != c.ok {
 			t.Errorf("%s for job %q: %v", c.reference, c.job, err)

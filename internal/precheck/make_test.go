@@ -105,7 +105,8 @@ func TestMake(t *testing.T) {
 		want   map[string]string // by check
 	}{
 		{"all", transform.Config{}, nil, map[string]string{
-			"collections": "ok 4, ", "target collections": "fail 1 exist already: shop.orders", "oplog": "ok keeps what the job reads for ",
+			"collections": "ok 4, ", "target collections": "fail 1 exist already: shop.orders",
+			"oplog": "ok keeps what the job reads for ",
 			"names": "fail the target has the database CRM, and crm is to come", "disk": "ok ", "scope": "ok ",
 			"source privileges": "ok sufficient", "target privileges": "ok sufficient", "resume": "", "left out": ""}},
 		{"a part", transform.Config{Include: []string{"shop.orders"}, Rename: []string{"shop=store"},

@@ -36,8 +36,9 @@ type Stored struct {
 // At returns the revision, to read or set.
 func (s *Stored) At() *uint64 { return &s.Revision }
 
-// The desired state of a job.
 type Wish struct {
+	// The desired state of a job, to which its worker brings it.
+
 	Paused bool `json:"paused"`
 	// Finalize takes effect when the job follows.
 	Finalize bool `json:"finalize"`

@@ -72,7 +72,8 @@ func (f figures) job(s *Summary, st *job.Status) {
 			map[bool]float64{true: 1}[st.Follow.WindowHeld], of)
 	}
 	if h := st.Follow.Holding; h != nil {
-		f.gauge("shard_silent_seconds", "Time since the last change of the shard of the source for which the others wait.", h.Seconds, prometheus.Labels{"job": s.Name, "shard": h.Shard})
+		f.gauge("shard_silent_seconds", "Time since the last change of the shard of the source for which the others wait.",
+			h.Seconds, prometheus.Labels{"job": s.Name, "shard": h.Shard})
 	}
 	f.parts(s.Name, st)
 	f.count("copied_bytes_total", "Bytes of documents copied.", st.Copy.Bytes, of)
