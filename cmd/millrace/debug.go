@@ -162,11 +162,12 @@ func (l *oplogLook) run(ctx context.Context) error {
 
 // position is that of a consumer to which the event at from is the next.
 func (l *oplogLook) position(ctx context.Context, c *mongo.Cluster) (stream.Position, error) {
-	var from mongo.OpTime
-	var err error
 	if l.from == "" {
-		from, _, err = oplog.Window(ctx, c)
-	} else if from, err = mongo.ParseOpTime(l.from); err != nil {
+		window, err := oplog.ReadWindow(ctx, c)
+		return oplog.Including(window.Oldest), err
+	}
+	from, err := mongo.ParseOpTime(l.from)
+	if err != nil {
 		err = cli.WithCode(cli.ExitUsage, fmt.Errorf("--from: %w", err))
 	}
 	return oplog.Including(from), err

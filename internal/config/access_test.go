@@ -87,6 +87,28 @@ func TestFilesOfDefinitions(t *testing.T) {
 	}
 }
 
+// TestMachineOfDefinitions: a definition cannot have a worker send a token of its machine to a host; the operator's
+// own connection string may.
+func TestMachineOfDefinitions(t *testing.T) {
+	const aws = "mongodb://h/?authSource=%24external&authMechanism=MONGODB-AWS"
+	access := (&Work{}).Access(func(string) (string, bool) { return "", false })
+	for _, uri := range []string{aws, "mongodb+srv://h.example/?auth%4DECHANISM=MONGODB%2DAWS",
+		"mongodb://h/?tls=true;authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:k8s"} {
+		text := "source: \"" + uri + "\"\ntarget: mongodb://t/\n"
+		_, problems := Definition("a", text, access)
+		_, checked := CheckDefinition("a", text)
+		for _, p := range []Problems{problems, checked} {
+			if len(p) != 1 || !strings.Contains(p.Error(), "identity of the worker's machine") {
+				t.Errorf("%s: %s", uri, p)
+			}
+		}
+	}
+	access.Secret = func(string, string) (string, error) { return aws, nil }
+	if _, problems := Definition("a", "source: env:S\ntarget: mongodb://t/\n", access); len(problems) > 0 {
+		t.Error(problems)
+	}
+}
+
 // TestSpoolOfDefinitions: a definition chooses no directory of the worker.
 func TestSpoolOfDefinitions(t *testing.T) {
 	const text = "source: mongodb://s/\ntarget: mongodb://t/\nspool-max: 5MB\n"
@@ -105,7 +127,7 @@ func TestSpoolOfDefinitions(t *testing.T) {
 func TestJobsOfSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"some": "mongodb://s/", "some.jobs": "shop-*\nbill\n",
-		"all": "mongodb://s/"} {
+		"all": "mongodb://s/", "none": "mongodb://s/", "none.jobs": "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +136,8 @@ func TestJobsOfSecrets(t *testing.T) {
 		"MILLRACE_SECRET_SOME":      "mongodb://s/",
 		"MILLRACE_SECRET_SOME_JOBS": "shop-*, bill",
 		"MILLRACE_SECRET_ALL":       "mongodb://s/",
+		"MILLRACE_SECRET_NONE":      "mongodb://s/",
+		"MILLRACE_SECRET_NONE_JOBS": " ",
 	}
 	access := (&Work{SecretsDir: dir}).Access(
 		func(name string) (string, bool) { v, ok := env[name]; return v, ok },
@@ -125,7 +149,8 @@ func TestJobsOfSecrets(t *testing.T) {
 		{"env:SOME", "shop-1", true}, {"env:SOME", "bill", true}, {"env:SOME", "other", false}, {"env:ALL", "other", true},
 		{"env:SOME", "", true}, {"env:SOME_JOBS", "shop-1", false}, {"file:some", "bill", true},
 		{"file:some", "other", false},
-		{"file:./some", "other", false}, {"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
+		{"env:NONE", "other", false}, {"file:none", "other", false}, {"file:./some", "other", false},
+		{"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
 	} {
 		if _, err := access.Secret(c.job, c.reference); (err == nil) != c.ok {
 			t.Errorf("%s for job %q: %v", c.reference, c.job, err)

@@ -115,7 +115,12 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 		}
 		value = strings.TrimSpace(text)
 	}
-	if problem.What == "" && (sealed || !reference) { // who defines the job has written it
+	written := sealed || !reference // by the author of the definition, not the operator of the worker
+	if written && problem.What == "" && mongo.UsesMachine(value) {
+		problem.What = "logs in with the identity of the worker's machine, which would send a token of it to any host"
+		problem.How = "give the connection string to the workers, and write env:NAME or file:NAME"
+	}
+	if written && problem.What == "" {
 		value, err = mongo.ReplaceFiles(value, func(_, file string) (string, error) { return access.File(file) })
 		if err != nil {
 			problem.What, problem.How = err.Error(), "put the file there, and name it by its path in that directory"

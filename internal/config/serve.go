@@ -108,8 +108,8 @@ func (w *Work) Access(lookupEnv func(string) (string, bool)) *Access {
 			if !ok || value == "" || strings.HasSuffix(name, "_JOBS") {
 				return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
 			}
-			jobs, _ := lookupEnv(secretEnv + name + "_JOBS")
-			return value, allowed(job, strings.FieldsFunc(jobs, func(r rune) bool { return r == ',' || r == ' ' }))
+			jobs, listed := lookupEnv(secretEnv + name + "_JOBS")
+			return value, listedFor(job, listed, strings.FieldsFunc(jobs, func(r rune) bool { return r == ',' || r == ' ' }))
 		}
 		if text, ok := strings.CutPrefix(reference, sealedPrefix); ok {
 			if w.SecretsKey == "" {
@@ -140,7 +140,15 @@ func (w *Work) secretFile(job, name string) (string, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot read %s.jobs in --secrets-dir, which lists the jobs that may use it", name)
 	}
-	return string(raw), allowed(job, strings.Fields(string(jobs)))
+	return string(raw), listedFor(job, err == nil, strings.Fields(string(jobs)))
+}
+
+// listedFor is allowed for a list that an operator wrote. An empty list is for no job.
+func listedFor(job string, listed bool, patterns []string) error {
+	if listed && len(patterns) == 0 {
+		return errors.New("the list of the jobs that may use the secret is empty")
+	}
+	return allowed(job, patterns)
 }
 
 // allowed returns an error where a secret lists the jobs that may use it, and not this one. The process itself, job "",

@@ -94,10 +94,8 @@ type oplogs interface {
 	Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source
 	// ReadFrom is the first change that whoever stands at a position needs.
 	ReadFrom(stream.Position) (mongo.OpTime, error)
-	// Window is the oldest and the newest position that can be read.
-	Window(ctx context.Context) (oldest, newest mongo.OpTime, err error)
-	// Full reports that there are oplogs that forget.
-	Full(ctx context.Context) bool
+	// Window reads what its oplogs hold.
+	Window(ctx context.Context) (oplog.Window, error)
 }
 
 // Open parses the spec, connects both sides and reads their identity. It writes nothing.
@@ -232,7 +230,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
 		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,
-		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window, Full: j.source.Full,
+		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
 	if j.source.shards != nil {
 		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }

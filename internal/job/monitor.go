@@ -26,8 +26,7 @@ type monitor struct {
 
 	ticks  int
 	warned time.Time // of the oplog window
-	full   bool      // the oplog was, when it was asked last
-	asked  time.Time
+	writes oplog.Meter
 }
 
 func (m *monitor) run(ctx context.Context) error {
@@ -57,58 +56,50 @@ func (m *monitor) watchSource(ctx context.Context) error {
 		m.progress.SourceSilent(err)
 		return nil
 	}
-	var oldest mongo.OpTime
-	if m.ticks%5 == 0 {
-		if oldest, _, err = m.source.Window(ctx); err != nil {
-			oldest = mongo.OpTime{}
-		}
-	}
-	m.progress.SourceAt(pos, oldest)
-	if m.source.shards != nil {
-		m.progress.ShardsFrom(m.source.shards.Oldest())
-	}
-	if oldest.IsZero() {
+	m.progress.SourceAt(pos)
+	if m.ticks%5 != 0 {
 		return nil
 	}
-	return m.checkOplog(ctx, oldest)
+	w, err := m.source.Window(ctx)
+	if err != nil {
+		return nil
+	}
+	m.writes.Add(&w)
+	m.progress.SourceWindow(&w)
+	return m.checkOplog(&w)
 }
 
-// checkOplog fails once the oplog has lost what the job needs, and warns before.
-func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
+// checkOplog fails as soon as the oplog has lost what the job still needs. Before, it has the spool keep it
+// during a copy, or warns.
+func (m *monitor) checkOplog(window *oplog.Window) error {
 	need, phase := m.progress.ReadFrom(), m.progress.Phase()
 	if need.IsZero() || phase == PhaseFinalized {
 		return nil
 	}
 	need = m.spooler.NeedsFrom(need)
-	if need.Before(oldest) {
+	if need.Before(window.Oldest) {
 		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which "+
-			"this job reads on", oldest, need),
+			"this job reads on", window.Oldest, need),
 			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing "+
 				"drop")
 	}
-	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
-	held := m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) || !m.forgets(ctx)
-	m.progress.WindowHeld(held)
-	w := m.warnWindow
-	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || held {
+	left := window.Left(need)
+	short := left < m.warnWindow
+	spooled := m.spooler.Covers(short && (phase == PhaseCopying || phase == PhaseIndexing))
+	m.progress.WindowHeld(spooled)
+	if !short || spooled || time.Since(m.warned) < time.Minute {
 		return nil
 	}
 	m.warned = time.Now()
-	m.log.Warn("the oplog window is getting short", "remaining", left, "warnBelow", w,
-		"hint", "make the source's oplog larger (replSetResizeOplog) or ease the load")
+	shard, of := window.First(need)
+	m.log.Warn("at its write rate the source's oplog will overwrite changes that the job has not read", "position", need,
+		"in", left, "warnWindow", m.warnWindow, "shard", shard, "oplogBytes", of.Bytes, "oplogMaxBytes", of.MaxBytes,
+		"bytesPerSecond", int64(of.Rate()), "hint", oplog.ShortHint)
 	return nil
 }
 
-const fullFor = 30 * time.Second
-
-func (m *monitor) forgets(ctx context.Context) bool {
-	if m.asked.IsZero() || time.Since(m.asked) >= fullFor {
-		m.full, m.asked = m.source.Full(ctx), time.Now()
-	}
-	return m.full
-}
-
-// watchIndexes shows index builds of the phase, and those that schema changes wait for.
+// watchIndexes shows the index builds on the target: while the job builds what it has
+// copied, and where a schema change waits for one.
 func (m *monitor) watchIndexes(ctx context.Context) {
 	phase := m.progress.Phase()
 	if phase != PhaseIndexing && phase != PhaseOverlap && phase != PhaseFinalizing && !m.builds.UnderWay() {

@@ -9,13 +9,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -84,6 +87,48 @@ func TestSpool(t *testing.T) {
 	}
 	if left, err := os.ReadDir(spec.SpoolDir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestYoungOplog: an oplog that is nearly empty holds what a copy needs, although it reaches back only seconds.
+// Nothing is spooled, and neither the precheck nor the job warns, also where the job resumes.
+func TestYoungOplog(t *testing.T) {
+	t.Parallel()
+	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{})}
+	s.srcDB, s.targetC = dial(t, s.src.URI()), dial(t, s.dst.URI())
+	insert(t, s.srcDB, "young", 5000)
+	var log logged
+	spec := s.spec("young")
+	spec.Job, spec.WarnWindow, spec.SpoolDir, spec.SpoolBytes = "young", 24*time.Hour, t.TempDir(), 1<<30
+	spec.Limits, spec.Log = pace.Rates{Bytes: 1}, slog.New(slog.NewTextHandler(&log, nil))
+	for range 2 {
+		ctx, stop := context.WithCancel(t.Context())
+		j := open(t, spec)
+		plan, err := j.Plan(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range plan.Checks {
+			if (c.Name == "oplog" || c.Name == "spool") && c.Level != precheck.OK {
+				t.Errorf("precheck: %+v", c)
+			}
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(ctx) }()
+		kit.Until(t, "some looks at the oplog", func() bool {
+			st := j.Status()
+			return st.Phase == job.PhaseCopying && st.PhaseSeconds[job.PhaseCopying] > 12
+		})
+		if f := j.Status().Follow; f.WindowSeconds < 24*3600 || f.WindowHeld || f.SpoolBytes > 0 {
+			t.Errorf("%+v", f)
+		}
+		stop()
+		<-ended
+	}
+	for _, text := range []string{"level=WARN", "keeping them on local disk"} {
+		if strings.Contains(log.String(), text) {
+			t.Errorf("%q is logged:\n%s", text, &log)
+		}
 	}
 }
 

@@ -34,16 +34,13 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	if !found {
 		return uri, nil
 	}
-	files := []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
-		"tlscertificatefile", "tlsprivatekeyfile"}
-	// The driver takes both separators.
-	options := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+	options := optionsOf(query)
 	kept := options[:0]
 	for _, option := range options {
 		key, value, _ := strings.Cut(option, "=")
 		name, err := url.QueryUnescape(key)
 		file, bad := url.QueryUnescape(value)
-		if err != nil || bad != nil || !slices.Contains(files, strings.ToLower(name)) {
+		if err != nil || bad != nil || !slices.Contains(fileOptions(), strings.ToLower(name)) {
 			kept = append(kept, option)
 			continue
 		}
@@ -57,8 +54,33 @@ func ReplaceFiles(uri string, with func(option, file string) (string, error)) (s
 	return before + "?" + strings.Join(kept, "&"), nil
 }
 
-// ParseURI reads a connection string, and looks up the hosts of a mongodb+srv address. All connection strings are
-// read by it: the driver's errors quote them, its own error does not. It has a hint.
+// UsesMachine reports whether a connection string logs in with the identity of the machine, in Kubernetes or a cloud.
+// The driver then sends a token of the machine to the hosts.
+func UsesMachine(uri string) bool {
+	_, query, _ := strings.Cut(uri, "?")
+	return slices.ContainsFunc(optionsOf(query), func(option string) bool {
+		key, value, _ := strings.Cut(option, "=")
+		name, err := url.QueryUnescape(key)
+		mechanism, bad := url.QueryUnescape(value)
+		return err == nil && bad == nil && strings.EqualFold(name, "authMechanism") &&
+			(strings.EqualFold(mechanism, "MONGODB-OIDC") || strings.EqualFold(mechanism, "MONGODB-AWS"))
+	})
+}
+
+// optionsOf splits a query as the driver does, which takes both separators.
+func optionsOf(query string) []string {
+	return strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+}
+
+// fileOptions returns the options of a connection string that name files, in lower case.
+func fileOptions() []string {
+	return []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
+		"tlscertificatefile", "tlsprivatekeyfile"}
+}
+
+// ParseURI reads a connection string; of a mongodb+srv address it looks up the hosts. All
+// connection strings are read by it, for the driver's errors quote what it cannot read:
+// the error of ParseURI quotes nothing of the connection string and has a hint.
 func ParseURI(uri string) (*options.ClientOptions, error) {
 	if _, err := splitURI(uri); err != nil {
 		return nil, err

@@ -60,38 +60,37 @@ func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions
 	return p, err
 }
 
-// Window returns the oldest position that the oplogs of all shards hold, and the newest. An oplog
-// that reaches back to its set's beginning holds everything before.
-func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
+// Window reads what the oplogs of all shards hold. One that reaches back to its set's beginning holds what came
+// before, too: nothing.
+func (c *Sharded) Window(ctx context.Context) (oplog.Window, error) {
 	of := c.Cluster()
 	var mu sync.Mutex
-	var cut, whole mongo.OpTime
-	each := map[string]mongo.OpTime{}
-	err = of.Each(ctx, func(ctx context.Context, i int) error {
-		from, to, err := oplog.Window(ctx, of.Shards[i].Cluster)
+	var cut, complete mongo.OpTime
+	all := oplog.Window{Shards: map[string]oplog.Window{}}
+	err := of.Each(ctx, func(ctx context.Context, i int) error {
+		w, err := oplog.ReadWindow(ctx, of.Shards[i].Cluster)
 		if err != nil {
 			return err
 		}
 		_, beginning, err := of.Shards[i].OldestEntry(ctx)
 		mu.Lock()
 		defer mu.Unlock()
-		each[of.Shards[i].Name] = from
-		newest = mongo.MaxOpTime(newest, to)
+		all.Shards[of.Shards[i].Name] = w
+		all.Newest = mongo.MaxOpTime(all.Newest, w.Newest)
 		switch {
 		case !beginning:
-			cut = mongo.MaxOpTime(cut, from)
-		case whole.IsZero():
-			whole = from
+			cut = mongo.MaxOpTime(cut, w.Oldest)
+		case complete.IsZero():
+			complete = w.Oldest
 		default:
-			whole = mongo.MinOpTime(whole, from)
+			complete = mongo.MinOpTime(complete, w.Oldest)
 		}
 		return err
 	})
-	c.oldest.Store(&each)
-	if cut.IsZero() {
-		return whole, newest, err
+	if all.Oldest = cut; cut.IsZero() {
+		all.Oldest = complete
 	}
-	return cut, newest, err
+	return all, err
 }
 
 // ListOne finds a collection by its UUID, or by one that it had before it moved.
@@ -254,9 +253,4 @@ func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Spa
 		}
 	}
 	return nil
-}
-
-// Full reports whether a shard's oplog is full.
-func (c *Sharded) Full(ctx context.Context) bool {
-	return slices.ContainsFunc(c.Cluster().Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
 }

@@ -23,8 +23,6 @@ import (
 // Sharded is a sharded cluster, with the shards of the last Refresh. It is safe for concurrent use.
 type Sharded struct {
 	now atomic.Pointer[shards.Cluster]
-	// oldest is the first position of each shard's oplog, as of the last Window.
-	oldest atomic.Pointer[map[string]mongo.OpTime]
 }
 
 // NewSharded takes over an open cluster.
@@ -36,15 +34,6 @@ func NewSharded(c *shards.Cluster) *Sharded {
 
 // Cluster returns the present cluster. Several actions on its shards need the same one.
 func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
-
-// Oldest returns the first position of each shard's oplog, by name, as of the last Window. It is
-// read-only.
-func (c *Sharded) Oldest() map[string]mongo.OpTime {
-	if of := c.oldest.Load(); of != nil {
-		return *of
-	}
-	return nil
-}
 
 // Part is a deployment, or a part of one, with its name in words.
 type Part struct {
@@ -154,13 +143,10 @@ func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) st
 // ReadFrom returns the first change needed from a position on.
 func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
 
-// Window returns the oldest and the newest readable position.
-func (s Set) Window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
-	return oplog.Window(ctx, s.Cluster)
+// Window reads what the oplog holds.
+func (s Set) Window(ctx context.Context) (oplog.Window, error) {
+	return oplog.ReadWindow(ctx, s.Cluster)
 }
-
-// Full reports whether the oplog drops entries.
-func (s Set) Full(ctx context.Context) bool { return oplog.Full(ctx, s.Cluster) }
 
 // ListOne finds a collection by its UUID, as schema.ListOne does.
 func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {

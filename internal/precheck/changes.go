@@ -2,10 +2,12 @@ package precheck
 
 import (
 	"context"
-	"time"
+	"fmt"
+	"slices"
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -13,12 +15,12 @@ import (
 
 type changes struct{ *planner }
 
-// oplogWindow checks that the oplog has the start position, and how far back it reaches.
+// oplogWindow checks that the oplog has the start position, and for how long it keeps what the job reads.
 func (p changes) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
 	}
-	oldest, newest, err := p.Window(ctx)
+	window, err := p.Window(ctx)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -26,7 +28,6 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		p.add(Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
 	}
-	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
 	need, err := p.ReadFrom(p.job)
 	if err != nil {
 		return err
@@ -35,26 +36,51 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.Spool.HasLeftover():
+	case !need.IsZero() && need.First().Before(window.Oldest) && p.Spool.HasLeftover():
 		p.add(Warn, "oplog", "leave the spool's directory alone",
-			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
-	case !need.IsZero() && need.First().Before(oldest):
+			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", window.Oldest, need)
+	case !need.IsZero() && need.First().Before(window.Oldest):
 		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and "+
 			"--on-existing drop",
-			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && p.Full(ctx):
-		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
-			"it reaches back only %s", have)
+			"it begins at %s and no longer holds %s, from which the job would read on", window.Oldest, need)
 	default:
-		p.ok("oplog", "reaches back %s", have)
+		if need.IsZero() {
+			need = window.Newest
+		}
+		p.judge(&window, need)
 	}
 	return nil
 }
 
-// spool checks the directory for changes that the oplog may lose during the copy.
+// judge compares the time until the oplog overwrites what the job reads from need on with --warn-window.
+func (p changes) judge(window *oplog.Window, need mongo.OpTime) {
+	left := window.Left(need)
+	shard, of := window.First(need)
+	use := "its size is unknown"
+	if of.MaxBytes > 0 {
+		use = fmt.Sprintf("%s of %s used, %s/s written", humanize.Bytes(uint64(of.Bytes)),
+			humanize.Bytes(uint64(of.MaxBytes)), humanize.Bytes(uint64(of.Rate())))
+	}
+	if shard != "" {
+		use = "shard " + shard + ": " + use
+	}
+	p.short = left < p.WarnWindow
+	keeps := format.Seconds(left.Seconds())
+	switch _, _, _, enabled, err := p.Spool.Check(); {
+	case p.short && enabled && err == nil && p.spools():
+		p.ok("oplog", "keeps what the job reads for %s (%s), the spool keeps it until the copy is done", keeps, use)
+	case p.short:
+		p.add(Warn, "oplog", "make the source's oplog larger (replSetResizeOplog), write less there, or give --spool-dir; a "+
+			"job that loses a change must begin anew",
+			"it keeps what the job reads for only %s, less than --warn-window %s (%s)", keeps, p.WarnWindow, use)
+	default:
+		p.ok("oplog", "keeps what the job reads for %s (%s)", keeps, use)
+	}
+}
+
+// spool checks the directory for changes that the oplog may lose during a copy.
 func (p changes) spool(context.Context) error {
-	over := p.plan.Resumes && p.plan.ResumePhase != state.PhaseIndexing && p.plan.ResumePhase.AfterCopy()
-	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || over {
+	if !p.spools() {
 		return nil
 	}
 	dir, free, want, enabled, err := p.Spool.Check()
@@ -62,13 +88,20 @@ func (p changes) spool(context.Context) error {
 	case !enabled:
 	case err != nil:
 		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
-	case free < want:
+	case free < want && p.short:
 		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is "+
 			"no failure, but then the oplog alone has to hold the changes",
-			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.Bytes(free), dir,
+			"%s free in %s for changes that the oplog may overwrite, %s are allowed (--spool-max)", humanize.Bytes(free), dir,
 			humanize.Bytes(want))
 	default:
 		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}
 	return nil
+}
+
+// spools reports whether the job may still write to the spool.
+func (p changes) spools() bool {
+	return p.Source.Info.Kind == mongo.KindReplicaSet && p.Mode != state.ModeIncremental && p.WarnWindow > 0 &&
+		!(p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing,
+			state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase))
 }

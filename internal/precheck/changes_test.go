@@ -27,7 +27,8 @@ func TestSpool(t *testing.T) {
 		want   []string
 	}{
 		{"room", dir, 1, nil, []string{"ok spool: "}},
-		{"no room", dir, math.MaxInt64, nil, []string{"warn spool: "}},
+		{"no room, long window", dir, math.MaxInt64, nil, []string{"ok spool: "}},
+		{"no room", dir, math.MaxInt64, func(p *planner) { p.short = true }, []string{"warn spool: "}},
 		{"no directory", file, 1, nil, []string{"fail spool: changes cannot be kept on local disk, in " + file}},
 		{"none", "", 0, nil, nil},
 		{"incremental", file, 1, func(p *planner) { p.Mode = state.ModeIncremental }, nil},

@@ -107,7 +107,8 @@ func TestMake(t *testing.T) {
 		want   map[string]string // by check
 	}{
 		{"all", transform.Config{}, nil, map[string]string{
-			"collections": "ok 4, ", "target collections": "fail 1 exist already: shop.orders", "oplog": "ok reaches back ",
+			"collections": "ok 4, ", "target collections": "fail 1 exist already: shop.orders",
+			"oplog": "ok keeps what the job reads for ",
 			"names": "fail the target has the database CRM, and crm is to come", "disk": "ok ", "scope": "ok ",
 			"source privileges": "ok sufficient", "target privileges": "ok sufficient", "resume": "", "left out": ""}},
 		{"a part", transform.Config{Include: []string{"shop.orders"}, Rename: []string{"shop=store"},
@@ -124,7 +125,7 @@ func TestMake(t *testing.T) {
 		{"structure", transform.Config{Include: []string{"shop"}}, func(in *Input) { in.Mode = state.ModeStructure },
 			map[string]string{"oplog": "", "disk": "", "collections": "ok 3, "}},
 		{"short window", transform.Config{Include: []string{"shop"}}, func(in *Input) { in.WarnWindow = time.Hour },
-			map[string]string{"oplog": "ok reaches back "}}, // for it is not full
+			map[string]string{"oplog": "ok keeps what the job reads for "}}, // for it is not full
 		{"lost", transform.Config{Include: []string{"shop"}}, func(in *Input) {
 			in.ReadFrom = func(state.Job) (mongo.OpTime, error) { return mongo.OpTime{TS: bson.Timestamp{T: 1, I: 1}}, nil }
 		}, map[string]string{"oplog": "fail it begins at "}},

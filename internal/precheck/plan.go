@@ -84,10 +84,8 @@ type Input struct {
 
 	// Router opens one of the target's routers.
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
-	// Window returns the oldest and the newest position of the source's oplogs, Full whether one of
-	// them drops entries.
-	Window func(ctx context.Context) (oldest, newest mongo.OpTime, err error)
-	Full   func(ctx context.Context) bool
+	// Window reads what the source's oplogs hold.
+	Window func(ctx context.Context) (oplog.Window, error)
 	// ReadFrom returns the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
 	// CheckShards fails for a given address of a shard that neither the source has nor a stored job
@@ -105,6 +103,8 @@ type planner struct {
 	data int64     // bytes to copy
 	// unread means that no member of the source matches the read preference.
 	unread bool
+	// short means that the oplog may overwrite what the job reads within WarnWindow.
+	short bool
 }
 
 // Make reads both sides and returns the plan of the job with its checks. It writes nothing. It

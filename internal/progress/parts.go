@@ -62,7 +62,6 @@ type RouterDone struct {
 type parts struct {
 	before          map[string]ShardDone // of earlier copies and earlier runs of this process
 	shards, routers names
-	oldest          map[string]mongo.OpTime
 }
 
 // names are the parts that are counted separately, in the order in which they came.
@@ -139,12 +138,8 @@ func (p *Progress) routersDone() []RouterDone {
 	return sorted(sums)
 }
 
-// ShardsFrom sets where the oplog of each shard begins.
-func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
-	p.set(func() { p.parts.oldest = oldest })
-}
-
-// shardStatus shows shards. need is the position from which the oplogs are needed.
+// shardStatus is what is shown of shards. need is the position from which the oplogs are
+// needed.
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 	since, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
@@ -172,13 +167,12 @@ func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 			}
 		}
 	}
-	for name, oldest := range p.parts.oldest {
-		s := at(name)
-		if s == nil || need.IsZero() || oldest.IsZero() {
-			continue
-		}
-		left := float64(int64(need.TS.T) - int64(oldest.TS.T))
-		if s.WindowSeconds == -1 || left < s.WindowSeconds { // of the others, the shortest
+	if p.window == nil || need.IsZero() {
+		return list
+	}
+	for name, w := range p.window.Shards {
+		left := w.Left(need).Seconds()
+		if s := at(name); s != nil && (s.WindowSeconds == -1 || left < s.WindowSeconds) { // of the others, the shortest
 			s.WindowSeconds = left
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -46,8 +47,9 @@ func TestParts(t *testing.T) {
 		{Name: "s2", Events: 7, Bytes: 70, At: at(900)}}}
 	p.Following(idle{}, src)
 	p.SetApplied(stream.Position{At: at(860)})
-	p.SourceAt(mongo.Positions{Last: at(900), Majority: at(900), Now: time.Unix(900, 0)}, at(400))
-	p.ShardsFrom(map[string]mongo.OpTime{"s1": at(400), "s2": at(800), "s9": at(1)})
+	p.SourceAt(mongo.Positions{Last: at(900), Majority: at(900), Now: time.Unix(900, 0)})
+	p.SourceWindow(&oplog.Window{Shards: map[string]oplog.Window{"s1": {Oldest: at(400)}, "s2": {Oldest: at(800)},
+		"s9": {Oldest: at(1)}}})
 	p.Sample()
 	c.after(4 * time.Second)
 	src.parts[0].Events, src.parts[0].Bytes, sent = 140, 1400, []RouterDone{{"r1:27017", 30, 9000}, {"r2:27017", 1, 1}}

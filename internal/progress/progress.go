@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -53,10 +54,10 @@ type Progress struct {
 
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
-	oldest            mongo.OpTime
-	held              bool      // the oplog forgets nothing that is needed
-	asked             time.Time // when positions were got
-	unasked           error     // why they are older than that
+	window            *oplog.Window // nil while it is unknown
+	spooled           bool          // the spool keeps what the oplog may overwrite
+	asked             time.Time     // when positions were got
+	unasked           error         // why they are older than that
 
 	samples []sample // the last ten seconds, one a second
 }
@@ -205,18 +206,16 @@ func (p *Progress) ReadFrom() (from mongo.OpTime) {
 // NeedsNothing says that the job reads no more changes.
 func (p *Progress) NeedsNothing() { p.set(func() { p.readFrom = mongo.OpTime{} }) }
 
-// SourceAt sets where the source stands, and where its oplog begins unless zero.
-func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {
-	p.set(func() {
-		p.positions, p.asked, p.unasked = at, p.o.Now(), nil
-		if !oldest.IsZero() {
-			p.oldest = oldest
-		}
-	})
+// SourceAt notes where the source stands.
+func (p *Progress) SourceAt(at mongo.Positions) {
+	p.set(func() { p.positions, p.asked, p.unasked = at, p.o.Now(), nil })
 }
 
-// WindowHeld sets whether the source's oplog keeps all that the job needs.
-func (p *Progress) WindowHeld(held bool) { p.set(func() { p.held = held }) }
+// SourceWindow notes what the source's oplog holds. It may not be changed afterwards.
+func (p *Progress) SourceWindow(w *oplog.Window) { p.set(func() { p.window = w }) }
+
+// WindowHeld notes whether the spool keeps what the source's oplog may overwrite.
+func (p *Progress) WindowHeld(spooled bool) { p.set(func() { p.spooled = spooled }) }
 
 // SourceSilent records that the source's primary does not say where it stands.
 func (p *Progress) SourceSilent(err error) { p.set(func() { p.unasked = err }) }
@@ -284,9 +283,8 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	if r := p.o.Rules; r != nil {
 		st.Filters, st.Fields, st.Skips, st.SoftDeletes = r.List(), r.Fields(), r.Skips(), r.Marks()
 	}
-	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
-		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))
-		st.Follow.WindowHeld = p.held
+	if need := end(p.readFrom); !need.IsZero() && p.window != nil {
+		st.Follow.WindowSeconds, st.Follow.WindowHeld = p.window.Left(need).Seconds(), p.spooled
 	}
 	r := perSecond(p.samples)
 	st.Copy.DocsRate, st.Copy.BytesRate = r.docs, r.copied

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -45,7 +46,8 @@ func TestStatus(t *testing.T) {
 	if from := p.SetApplied(stream.Position{At: at(500)}); from != at(500) || p.ReadFrom() != from {
 		t.Errorf("reads from %s", from)
 	}
-	p.SourceAt(mongo.Positions{Last: at(900), Majority: at(900), Now: time.Unix(900, 0)}, at(400))
+	p.SourceAt(mongo.Positions{Last: at(900), Majority: at(900), Now: time.Unix(900, 0)})
+	p.SourceWindow(&oplog.Window{Oldest: at(400)})
 	for range 20 {
 		p.Sample()
 		c.after(time.Second)

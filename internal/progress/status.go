@@ -132,12 +132,15 @@ type Follow struct {
 	Operations     int64   `json:"operations"` // applied since the process started
 	OperationsRate float64 `json:"operationsRate"`
 	BytesRate      float64 `json:"bytesRate"`
-	Applied        string  `json:"applied"` // the durable position; Source the source's newest one
-	Source         string  `json:"source"`
-	LagSeconds     float64 `json:"lagSeconds"`
-	// WindowSeconds is how much older the applied position may get before the oplog lacks it; -1 unknown.
+	// Applied is the durable position; Source the source's newest one.
+	Applied string `json:"applied"`
+	Source  string `json:"source"`
+	// LagSeconds is 0 when everything the source has is applied; -1 unknown.
+	LagSeconds float64 `json:"lagSeconds"`
+	// WindowSeconds is the time until the source's oplog overwrites what the job needs, at its
+	// write rate; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
-	// WindowHeld says that the oplog, or local disk, keeps all that the job needs.
+	// WindowHeld says that what the oplog may overwrite is kept on local disk.
 	WindowHeld bool `json:"windowHeld,omitempty"`
 	// SpoolBytes is what local disk has of later changes, SpooledTo how far they reach.
 	SpoolBytes       int64  `json:"spoolBytes"`

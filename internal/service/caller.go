@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Role is what somebody may do; each may do what those before it may.
+// Role is a set of permissions. Each role includes those before it.
 type Role string
 
 // The roles.
 const (
-	Viewer   Role = "viewer"   // looks
-	Operator Role = "operator" // has jobs paused, resumed, slowed down, finalized
-	Admin    Role = "admin"    // makes and removes jobs, drains workers, reads the audit trail
+	Viewer   Role = "viewer"   // reads
+	Operator Role = "operator" // pauses, resumes, throttles and finalizes jobs
+	Admin    Role = "admin"    // creates and removes jobs, drains workers, reads the audit trail
 )
 
-// Roles are all of them, the least first.
+// Roles returns all roles, the least first.
 func Roles() []Role { return []Role{Viewer, Operator, Admin} }
 
 // May reports whether the role includes another one.
@@ -23,20 +23,20 @@ func (r Role) May(needed Role) bool {
 	return slices.Index(Roles(), r) >= max(slices.Index(Roles(), needed), 0)
 }
 
-// Caller is who asks for something.
+// Caller is the origin of a request.
 type Caller struct {
 	Name string
 	Role Role
-	// Jobs are patterns (path.Match) of the names that the caller sees; none is all.
+	// Jobs are patterns (path.Match) of visible job names; none is all.
 	Jobs []string
-	// From is the address of the client.
+	// From is the client's address.
 	From string
 }
 
-// Sees reports whether a job is one of the caller's.
+// Sees reports whether the caller may see a job.
 func (c *Caller) Sees(job string) bool { return MatchJob(c.Jobs, job) }
 
-// MatchJob reports whether one of the patterns (path.Match) matches the name of a job. No patterns match all.
+// MatchJob reports whether a pattern (path.Match) matches a job's name. No patterns match all.
 func MatchJob(patterns []string, job string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(pattern string) bool {
 		ok, err := path.Match(pattern, job)

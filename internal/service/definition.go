@@ -1,3 +1,5 @@
+// Package service has the types of a service of many jobs. hub stores them, worker runs jobs, api answers.
+// Checkpoint and fence of a job are on its target: without these types no document is lost.
 package service
 
 import (
@@ -9,15 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Definition is the desired job. It is changed by comparing revisions.
+// Definition is a desired job.
 type Definition struct {
-	// Name is the job's, here and on its target.
 	Name string `json:"name"`
-	// UID is another one each time a job of this name is made.
+	// UID is unique among all jobs that ever had this name.
 	UID string `json:"uid"`
-	// Settings are those of `millrace sync`, as the YAML or JSON that was given, with references to secrets.
+	// Settings are those of `millrace sync`: the given YAML or JSON, with references to secrets.
 	Settings string `json:"settings"`
-	// Labels are what a worker must have to run the job.
+	// Labels are required of a worker.
 	Labels map[string]string `json:"labels,omitempty"`
 	Wish   Wish              `json:"wish"`
 
@@ -26,36 +27,35 @@ type Definition struct {
 	Stored
 }
 
-// Stored is part of what the store compares when it changes a value.
+// Stored is embedded in values that the store changes by comparing revisions.
 type Stored struct {
-	// Revision is the store's, 0 of a value that was not stored.
+	// Revision is the store's; 0 if not stored.
 	Revision uint64 `json:"-"`
 }
 
-// At returns the revision to read or set.
+// At returns the revision, to read or set.
 func (s *Stored) At() *uint64 { return &s.Revision }
 
-// Wish is how the operator wants the job to go on. Whoever runs the job brings it there.
 type Wish struct {
-	// Paused keeps the job where it is.
+	// The desired state of a job, to which its worker brings it.
+
 	Paused bool `json:"paused"`
-	// Finalize has the job end, as soon as it follows.
+	// Finalize takes effect when the job follows.
 	Finalize bool `json:"finalize"`
-	// Removed has the job forgotten, here and not on its target, once nobody runs it.
+	// Removed deletes the definition once no worker runs the job. Data on the target stay.
 	Removed bool `json:"removed,omitempty"`
-	// Try grows each time the operator wants a job that has failed to be tried again.
+	// Try grows when an operator resumes a failed job.
 	Try int `json:"try,omitempty"`
-	// Limits and Loads hold the job back where they are not nil; else its settings do.
+	// Limits and Loads replace those of the settings unless they are nil.
 	Limits *pace.Rates `json:"limits,omitempty"`
 	Loads  *pace.Loads `json:"loads,omitempty"`
-	// Verify has the job verified again and again while it follows; nil does not.
+	// Verify is nil without scheduled verifications.
 	Verify *VerifySchedule `json:"verify,omitempty"`
 }
 
-// maxName bounds a job's name, in bytes.
 const maxName = 100
 
-// CheckName checks a job's name: it is a key of the store and a part of paths.
+// CheckName checks a job's name, which is a key of the store and part of paths.
 func CheckName(name string) error {
 	if len(name) > maxName || !regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`).MatchString(name) {
 		return fmt.Errorf("%q is no name of a job: want up to %d letters, digits, dashes and underlines, with dots between "+
@@ -64,7 +64,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// MaxSettings bounds the settings of a job, in bytes.
+// MaxSettings is in bytes.
 const MaxSettings = 256 << 10
 
 // Fits reports whether a worker with these labels may run the job.

@@ -7,18 +7,17 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Question is a request to a worker, which has the secrets of a job.
+// Question is a request to a worker, which has a job's secrets.
 type Question struct {
-	Job string `json:"job"`
-	// UID is that of the job's definition.
+	Job     string       `json:"job"`
 	UID     string       `json:"uid"`
 	What    QuestionKind `json:"what"`
 	Letters LetterFilter `json:"letters"`
-	// Draft is set in questions about a job that is not made yet, which has no UID.
+	// Draft is set in questions about a job that does not exist yet. It has no UID.
 	Draft *DraftQuestion `json:"draft,omitempty"`
 }
 
-// QuestionKind is what a question is about.
+// QuestionKind is the kind of a question.
 type QuestionKind string
 
 // The kinds of questions.
@@ -33,30 +32,30 @@ const (
 	AskSample   QuestionKind = "sample"   // documents before and after its rules
 )
 
-// LetterFilter chooses dead letters of a job; what is empty chooses all.
+// LetterFilter selects dead letters of a job; empty fields select all.
 type LetterFilter struct {
 	ID    string `json:"id,omitempty"`
 	NS    string `json:"ns,omitempty"` // a collection of the target, or a database
 	State string `json:"state,omitempty"`
-	// After is the id of the last letter of the page before.
+	// After is the id of the last letter of the previous page.
 	After string `json:"after,omitempty"`
 	Limit int    `json:"limit,omitempty"`
-	// Offset and Sum continue within the line of the letter after After, if it still has that sum.
+	// Offset and Sum continue within the line of the letter after After, if its checksum is still Sum.
 	Offset int    `json:"offset,omitempty"`
 	Sum    string `json:"sum,omitempty"`
 }
 
-// AnswerCode is why a question has no answer.
+// AnswerCode says why a question has no answer.
 type AnswerCode string
 
-// The codes of refusals.
+// The codes.
 const (
 	NoSuchLetter AnswerCode = "noSuchLetter"
-	NotNow       AnswerCode = "notNow" // as things stand
+	NotNow       AnswerCode = "notNow" // possible later
 	Trouble      AnswerCode = "trouble"
 )
 
-// Answer is what a worker replies: Body, or why there is none.
+// Answer has Body, or says why there is none.
 type Answer struct {
 	Body  json.RawMessage `json:"body,omitempty"`
 	Code  AnswerCode      `json:"code,omitempty"`
@@ -64,7 +63,7 @@ type Answer struct {
 	Hint  string          `json:"hint,omitempty"`
 }
 
-// PlainJSON is JSON without escapes for HTML.
+// PlainJSON encodes JSON without HTML escapes.
 func PlainJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -73,10 +72,10 @@ func PlainJSON(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Letter is a dead letter of a job, without its document. Viewers do not get its reason.
+// Letter is a dead letter without its document. Viewers do not get Reason.
 type Letter = deadletter.Listed
 
-// Letters are a page of them. Next is the cursor of the one after it, "" at the end.
+// Letters is a page of dead letters. Next is "" at the end.
 type Letters struct {
 	Letters []Letter `json:"letters"`
 	Next    string   `json:"next"`
@@ -91,17 +90,17 @@ type WholeLetter struct {
 	Other  json.RawMessage `json:"other"`
 }
 
-// LettersPiece is a piece of an export: lines of extended JSON, the last perhaps cut. Next is nil at the end.
+// LettersPiece is a part of an export in lines of extended JSON. It may end within a line. Next is nil at the end.
 type LettersPiece struct {
 	Lines []byte        `json:"lines"`
 	Next  *LetterFilter `json:"next,omitempty"`
 }
 
-// LettersRetried is what has come of trying letters again.
+// LettersRetried is the outcome of a retry.
 type LettersRetried struct {
 	Tried   int64 `json:"tried"`
 	Written int64 `json:"written"`
 	Open    int64 `json:"open"`
-	// Done is false where the worker still tries.
+	// Done is false while the worker still retries.
 	Done bool `json:"done"`
 }

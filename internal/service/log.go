@@ -2,7 +2,7 @@ package service
 
 import "time"
 
-// EntryKind tells what happened to a job from what its log says.
+// EntryKind separates events from log lines.
 type EntryKind string
 
 // The kinds of entries.
@@ -11,31 +11,30 @@ const (
 	KindLog   EntryKind = "log"
 )
 
-// Entry is one thing that happened to a job, or one line of its log.
+// Entry is an event or a log line of a job.
 type Entry struct {
-	At    time.Time `json:"at"`
-	Kind  EntryKind `json:"kind"`
-	Level string    `json:"level"` // info, warn or error
-	Text  string    `json:"text"`
-	// Fields are what the line says besides, in its order.
-	Fields []Field `json:"fields,omitempty"`
-	Worker string  `json:"worker"`
-	// Lost is how many entries before this one could not be kept.
+	At     time.Time `json:"at"`
+	Kind   EntryKind `json:"kind"`
+	Level  string    `json:"level"` // info, warn or error
+	Text   string    `json:"text"`
+	Fields []Field   `json:"fields,omitempty"`
+	Worker string    `json:"worker"`
+	// Lost counts the entries before this one that could not be stored.
 	Lost int64 `json:"lost,omitempty"`
-	// Seq is the entry's place among all.
+	// Seq is the sequence in the store.
 	Seq uint64 `json:"seq"`
 }
 
-// Field is a name with its value.
+// Field is a named value.
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// MaxEntry bounds an entry as it is stored, in bytes.
+// MaxEntry bounds a stored entry, in bytes.
 const MaxEntry = 4 << 10
 
-// Page is a part of a trail: up to Limit entries that come before one; 0 is the end.
+// Page selects up to Limit entries before one; 0 is the end.
 type Page struct {
 	Before uint64
 	Limit  int

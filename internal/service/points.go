@@ -3,24 +3,24 @@ package service
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/job"
 )
 
-// PointEvery is how often a point is written of a job that a worker has.
+// PointEvery is the interval of points of a running job.
 const PointEvery = 10 * time.Second
 
-// Point is what a job, a shard of its source or a router of its target did in a span of time. Consecutive points
-// can be merged.
+// Point has the figures of a job, a shard of its source or a router of its target for a time span.
 type Point struct {
-	// Name is that of a shard or router, "" of a job.
-	Name string
-	// From and To are the first and the last moment of a job's point.
+	// Name is "" for a job.
+	Name     string
 	From, To time.Time
-	// Seconds are those of the span in which a worker had the job, or knew the part.
+	// Seconds counts the time in which a worker ran the job, or knew the part.
 	Seconds float64
 
-	// Docs and Bytes were copied, Operations and AppliedBytes applied. The latter are, of a shard, changes read in its
-	// oplog, of a router commands sent.
+	// Of a shard, Operations and AppliedBytes are changes read in its oplog; of a router, commands sent.
 	Docs, Bytes, Operations, AppliedBytes Amount
 	// Lag and Window are seconds, CPU percent of a core. CPU and Memory are of the worker's process.
 	Lag, Window, CPU, Memory Range
@@ -28,13 +28,13 @@ type Point struct {
 	Shards, Routers []Point
 }
 
-// Amount is how much was done, with the lowest and highest rate among the shortest spans.
+// Amount is a sum, with the lowest and highest rate a second of the shortest spans.
 type Amount struct {
 	Sum         int64
 	Least, Most float64
 }
 
-// NewAmount is what was done in a span that is not divided.
+// NewAmount makes the amount of one span.
 func NewAmount(sum int64, seconds float64) Amount {
 	rate := Amount{Sum: sum}.Rate(seconds)
 	return Amount{sum, rate, rate}
@@ -44,10 +44,10 @@ func (a Amount) merge(b Amount) Amount {
 	return Amount{a.Sum + b.Sum, min(a.Least, b.Least), max(a.Most, b.Most)}
 }
 
-// Range is how a figure stood. Seconds are those for which it was known; 0 is never.
+// Range is a figure over time. Seconds counts the time in which it was known.
 type Range struct{ Mean, Least, Most, Seconds float64 }
 
-// NewRange is a figure that was looked at once. One below 0 is not known.
+// NewRange makes the range of one measurement. A negative one is unknown.
 func NewRange(v, seconds float64) Range {
 	if v < 0 || seconds <= 0 {
 		return Range{}
@@ -55,7 +55,7 @@ func NewRange(v, seconds float64) Range {
 	return Range{v, v, v, seconds}
 }
 
-// Known reports whether there is anything to show.
+// Known reports whether the figure was ever known.
 func (r Range) Known() bool { return r.Seconds > 0 }
 
 func (r Range) merge(b Range) Range {
@@ -69,11 +69,11 @@ func (r Range) merge(b Range) Range {
 	return Range{(r.Mean*r.Seconds + b.Mean*b.Seconds) / all, min(r.Least, b.Least), max(r.Most, b.Most), all}
 }
 
-// Merge takes another point into this one.
+// Merge adds a point.
 func (p *Point) Merge(b *Point) {
 	if p.Seconds == 0 && p.To.IsZero() {
 		*p = *b
-		p.Shards, p.Routers = slices.Clone(b.Shards), slices.Clone(b.Routers) // what is merged later stays here
+		p.Shards, p.Routers = slices.Clone(b.Shards), slices.Clone(b.Routers) // later merges must not change b
 		return
 	}
 	if b.From.Before(p.From) {
@@ -87,7 +87,7 @@ func (p *Point) Merge(b *Point) {
 	p.Shards, p.Routers = mergeParts(p.Shards, b.Shards), mergeParts(p.Routers, b.Routers)
 }
 
-// combine combines the figures of two points; low is for those where less is worse.
+// combine merges figures. low is for those where less is worse.
 func (p *Point) combine(b *Point, amount func(x, y Amount) Amount, high, low func(x, y Range) Range) {
 	p.Docs, p.Bytes = amount(p.Docs, b.Docs), amount(p.Bytes, b.Bytes)
 	p.Operations, p.AppliedBytes = amount(p.Operations, b.Operations), amount(p.AppliedBytes, b.AppliedBytes)
@@ -95,10 +95,10 @@ func (p *Point) combine(b *Point, amount func(x, y Amount) Amount, high, low fun
 	p.CPU, p.Memory = high(p.CPU, b.CPU), high(p.Memory, b.Memory)
 }
 
-// Rate is how much was done in a second of the span.
+// Rate returns an amount of the point per second.
 func (p *Point) Rate(a Amount) float64 { return a.Rate(p.Seconds) }
 
-// Rate is how much was done in a second of so many.
+// Rate returns the amount per second.
 func (a Amount) Rate(seconds float64) float64 {
 	if seconds <= 0 {
 		return 0
@@ -106,22 +106,22 @@ func (a Amount) Rate(seconds float64) float64 {
 	return float64(a.Sum) / seconds
 }
 
-// Bucket is a point of the span that begins at From, of a whole multiple of some length.
+// Bucket is a point that begins at a multiple of a step.
 type Bucket struct {
 	Start time.Time
 	Point
 }
 
-// Buckets are points merged into spans of one length. Spans without points are left out.
+// Buckets merge points into spans of one step. Spans without points are absent.
 type Buckets struct {
 	step time.Duration
 	by   map[int64]*Point
 }
 
-// NewBuckets has spans of a length.
+// NewBuckets makes spans of a step.
 func NewBuckets(step time.Duration) *Buckets { return &Buckets{step, map[int64]*Point{}} }
 
-// Add takes a point into the span in which it begins.
+// Add merges a point into the span in which it begins.
 func (b *Buckets) Add(p *Point) {
 	at := p.From.Truncate(b.step).UnixMilli()
 	if b.by[at] == nil {
@@ -130,7 +130,7 @@ func (b *Buckets) Add(p *Point) {
 	b.by[at].Merge(p)
 }
 
-// List are all of them by time.
+// List returns the spans by time.
 func (b *Buckets) List() []Bucket {
 	list := make([]Bucket, 0, len(b.by))
 	for _, at := range slices.Sorted(maps.Keys(b.by)) {
@@ -139,5 +139,65 @@ func (b *Buckets) List() []Bucket {
 	return list
 }
 
-// Period is from one time, which is in it, to another, which is not.
+// Period includes From and excludes To.
 type Period struct{ From, To time.Time }
+
+const (
+	// Others is the name of all shards, or routers, beyond MaxParts.
+	Others = job.OtherParts
+	// MaxParts bounds the shards, and the routers, of a point.
+	MaxParts = job.MaxParts
+)
+
+func (p *Point) beside(b *Point) {
+	p.Seconds = max(p.Seconds, b.Seconds)
+	p.combine(b, Amount.beside,
+		func(x, y Range) Range { return x.beside(y, func(x, y float64) float64 { return max(x, y) }) },
+		func(x, y Range) Range { return x.beside(y, func(x, y float64) float64 { return min(x, y) }) })
+}
+
+func (a Amount) beside(b Amount) Amount {
+	return Amount{a.Sum + b.Sum, a.Least + b.Least, a.Most + b.Most}
+}
+
+func (r Range) beside(b Range, worse func(x, y float64) float64) Range {
+	switch {
+	case !b.Known():
+		return r
+	case !r.Known():
+		return b
+	}
+	return Range{worse(r.Mean, b.Mean), worse(r.Least, b.Least), worse(r.Most, b.Most), max(r.Seconds, b.Seconds)}
+}
+
+func mergeParts(list, later []Point) []Point {
+	for i := range later {
+		l := &later[i]
+		if at := slices.IndexFunc(list, func(p Point) bool { return p.Name == l.Name }); at >= 0 {
+			list[at].Seconds += l.Seconds
+			list[at].combine(l, Amount.merge, Range.merge, Range.merge)
+		} else {
+			list = append(list, *l)
+		}
+	}
+	return FoldParts(list, nil)
+}
+
+// FoldParts sorts parts by name, and merges unwanted ones and those beyond MaxParts into Others.
+func FoldParts(list []Point, keep func(name string) bool) []Point {
+	rest := Point{}
+	out := list[:0:0]
+	for i := range list {
+		if p := &list[i]; p.Name != Others && len(out) < MaxParts && (keep == nil || keep(p.Name)) {
+			out = append(out, *p)
+		} else {
+			rest.Name = Others
+			rest.beside(p)
+		}
+	}
+	slices.SortFunc(out, func(a, b Point) int { return strings.Compare(a.Name, b.Name) })
+	if rest.Name != "" {
+		out = append(out, rest)
+	}
+	return out
+}

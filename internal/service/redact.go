@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// Redacted replaces a value of a document for viewers, who may not see any.
+// Redacted replaces values of documents, which viewers may not see.
 const Redacted = "… (for operators)"
 
-// Redact returns the entry without values of documents.
+// Redact returns a copy without values of documents.
 func (e Entry) Redact() Entry {
 	e.Text, e.Fields = redact(e.Text), slices.Clone(e.Fields)
 	for i := range e.Fields {
@@ -21,7 +21,7 @@ func (e Entry) Redact() Entry {
 	return e
 }
 
-// Redact returns a copy of the job without values of documents.
+// Redact returns a copy without values of documents.
 func (j Job) Redact() Job {
 	if j.Report == nil {
 		return j
@@ -41,7 +41,7 @@ func (j Job) Redact() Job {
 	return j
 }
 
-// Redact returns a copy of the verification without values of documents.
+// Redact returns a copy without values of documents.
 func (v Verification) Redact() Verification {
 	if v.Report != nil {
 		r := *v.Report
@@ -51,7 +51,7 @@ func (v Verification) Redact() Verification {
 	return v
 }
 
-// Redact returns the alert without values of documents.
+// Redact returns a copy without values of documents.
 func (a Alert) Redact() Alert {
 	a.Text = redact(a.Text)
 	return a
@@ -72,7 +72,7 @@ func redact(text string) string {
 	return text[:end] + Redacted
 }
 
-// Short returns at most n bytes of a text as UTF-8, and an ellipsis where it was longer.
+// Short returns at most n bytes of valid UTF-8, with an ellipsis if it cuts.
 func Short(text string, n int) string {
 	if len(text) <= n {
 		return strings.ToValidUTF8(text, "\ufffd")

@@ -10,26 +10,26 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// The bounds of a repair.
 const (
+	// MaxRepair bounds the documents of a repair.
 	MaxRepair      = 1000
 	maxDocumentKey = 400
 )
 
-// RepairWish has a verification copy documents from the source again, and compare only them.
+// RepairWish asks a verification to copy documents from the source again, and to compare only these.
 type RepairWish struct {
-	// Of is the verification that has found them different.
+	// Of is the verification that found them.
 	Of        string `json:"of"`
 	Documents int    `json:"documents"`
 }
 
-// Repair is of a verification that repairs: what is asked for, and how far that is.
+// Repair is a request with its progress.
 type Repair struct {
 	RepairWish
 	RepairProgress
 }
 
-// Repair is nil of a verification that repairs nothing.
+// Repair returns nil for a verification without a repair.
 func (v *Verification) Repair() *Repair {
 	if v.Wish.Repair == nil {
 		return nil
@@ -41,25 +41,25 @@ func (v *Verification) Repair() *Repair {
 	return &r
 }
 
-// RepairDocument is a document that is to be repaired.
+// RepairDocument is a document to repair.
 type RepairDocument struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	UUID     string `json:"uuid,omitempty"` // as DocumentDifference has it
-	ID       string `json:"id"`             // as text
+	UUID     string `json:"uuid,omitempty"` // see DocumentDifference
+	ID       string `json:"id"`             // a text
 	Key      string `json:"key"`
 	Kind     string `json:"kind"`
 }
 
-// RepairProgress is how far a repair is, in documents.
+// RepairProgress counts documents.
 type RepairProgress struct {
-	Written int `json:"written"` // to the target
-	Deleted int `json:"deleted"` // from it
-	Same    int `json:"same"`    // were as the source has them
+	Written int `json:"written"`
+	Deleted int `json:"deleted"` // from the target
+	Same    int `json:"same"`    // were equal
 	Refused int `json:"refused"`
 }
 
-// RepairedDocument is what has come of the repair of a document.
+// RepairedDocument is the outcome for one document.
 type RepairedDocument struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
@@ -69,10 +69,10 @@ type RepairedDocument struct {
 	Why      string `json:"why,omitempty"`
 }
 
-// UUIDText is a collection's UUID in hex, "" for none.
+// UUIDText returns a UUID in hex, "" for none.
 func UUIDText(uuid bson.Binary) string { return hex.EncodeToString(uuid.Data) }
 
-// CollectionUUID is the UUID that a text of UUIDText stands for; empty for "".
+// CollectionUUID reads a text of UUIDText.
 func CollectionUUID(text string) (uuid bson.Binary, err error) {
 	if text == "" {
 		return uuid, nil
@@ -87,7 +87,7 @@ func CollectionUUID(text string) (uuid bson.Binary, err error) {
 	return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: raw}, nil
 }
 
-// DocumentKey names the _id of a document exactly, "" where it is too long for that.
+// DocumentKey names an _id exactly, "" if it is too long.
 func DocumentKey(id bson.RawValue) string {
 	if len(id.Value) > maxDocumentKey {
 		return ""
@@ -95,7 +95,7 @@ func DocumentKey(id bson.RawValue) string {
 	return base64.RawURLEncoding.EncodeToString(bsonraw.AppendID(nil, bsonraw.FromRaw(id)))
 }
 
-// DocumentID is the _id that a key names.
+// DocumentID reads a key of DocumentKey.
 func DocumentID(key string) (id bsonraw.ID, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(key)
 	if err == nil && (len(raw) == 0 || len(raw) > maxDocumentKey+1) {

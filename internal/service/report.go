@@ -7,61 +7,60 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 )
 
-// State is how a job stands, in one word.
+// State is the state of a job.
 type State string
 
 // The states of a job.
 const (
-	Waiting  State = "waiting"  // for a worker
+	Waiting  State = "waiting"
 	Starting State = "starting" // a worker connects and checks
 	Running  State = "running"
 	Paused   State = "paused"
 	Failed   State = "failed"   // until it is resumed
-	Finished State = "finished" // finalized, or done by itself
+	Finished State = "finished" // finalized, or ended by itself
 )
 
-// States are all of them, in the order in which a job usually passes them.
+// States returns all states, in their usual order.
 func States() []State { return []State{Waiting, Starting, Running, Paused, Failed, Finished} }
 
-// Report is what the worker that runs a job, or ran it last, says of it.
+// Report is what a job's present or last worker reported.
 type Report struct {
-	// UID is that of the definition that it speaks of.
+	// UID is the definition's.
 	UID string `json:"uid"`
-	// Run is another one each time that a worker takes the job.
+	// Run is new each time a worker takes the job.
 	Run    string    `json:"run"`
 	Worker string    `json:"worker"`
 	State  State     `json:"state"`
 	At     time.Time `json:"at"`
-	// Try is that of the wish that the run answers.
+	// Try is that of the desired state at the start of the run.
 	Try int `json:"try,omitempty"`
-	// Status is the job's own; nil before it has one.
+	// Status is nil at first.
 	Status *job.Status `json:"status,omitempty"`
-	// Checks are those of the precheck that refused the job.
+	// Checks are those of a failed precheck.
 	Checks []precheck.Check `json:"checks,omitempty"`
-	// Error and Hint say why it failed, and what to do.
-	Error string `json:"error,omitempty"`
-	Hint  string `json:"hint,omitempty"`
-	// Unmet says why a wish could not be met, "" where all are.
+	Error  string           `json:"error,omitempty"`
+	Hint   string           `json:"hint,omitempty"`
+	// Unmet says why a requested change failed, "" if none did.
 	Unmet string `json:"unmet,omitempty"`
 }
 
-// Lease is the right of a worker to run a unit of work.
+// Lease is a worker's right to a unit of work.
 type Lease struct {
 	Worker string    `json:"worker"`
 	Run    string    `json:"run"`
 	Since  time.Time `json:"since"`
 }
 
-// Job is all that is known of a job.
+// Job is a definition with what is known of it.
 type Job struct {
 	Definition Definition
-	// Report is nil where no worker has ever had the job.
+	// Report is nil before the first worker.
 	Report *Report
-	// Lease is nil where nobody runs it.
+	// Lease is nil if no worker has the job.
 	Lease *Lease
 }
 
-// Known returns the report if it is of the present definition, else nil.
+// Known returns the report if it is of the present definition.
 func (j *Job) Known() *Report {
 	if j.Report == nil || j.Report.UID != j.Definition.UID {
 		return nil
@@ -69,7 +68,7 @@ func (j *Job) Known() *Report {
 	return j.Report
 }
 
-// Status is what its present worker, or the last, said of it; nil for nothing.
+// Status returns the last known status, nil for none.
 func (j *Job) Status() *job.Status {
 	if r := j.Known(); r != nil {
 		return r.Status
@@ -77,13 +76,13 @@ func (j *Job) Status() *job.Status {
 	return nil
 }
 
-// Live reports that the status is of now: somebody runs the job, and has reported it.
+// Live reports whether the status comes from the present run.
 func (j *Job) Live() bool { return j.Lease != nil && j.Status() != nil && j.Report.Run == j.Lease.Run }
 
-// State is how the job stands, from what is wanted, who has it and what was said last.
+// State derives the state from the desired state, the lease and the last report.
 func (j *Job) State() State {
 	d, r := &j.Definition, j.Report
-	// The word of a run that has lost its lease does not count against the next one's.
+	// A report of a run that lost its lease does not count for the next run.
 	last := j.Known() != nil && (j.Lease == nil || j.Lease.Run == r.Run)
 	switch {
 	case last && r.State == Finished:
@@ -100,36 +99,35 @@ func (j *Job) State() State {
 	return Waiting
 }
 
-// Refused counts the documents that a job's target refused, those dealt with since included.
+// Refused counts documents that the target refused, including resolved ones.
 func Refused(s *job.Status) int64 {
 	c := s.Conflicts
 	return c.Open + c.Undecided + c.Settled + c.Removed + c.Unmapped
 }
 
-// Wanted reports whether a worker is to run the job.
+// Wanted reports whether a worker should run the job.
 func (j *Job) Wanted() bool {
 	return j.State() == Waiting && !j.Definition.Wish.Removed
 }
 
-// Worker is a process that runs jobs, as it says of itself.
+// Worker is a process that runs jobs.
 type Worker struct {
 	Name    string            `json:"name"`
 	Version string            `json:"version"`
 	Host    string            `json:"host"`
 	PID     int               `json:"pid"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Jobs are those that it runs, MaxJobs how many it takes; 0 is any number.
-	Jobs    []string `json:"jobs"`
-	MaxJobs int      `json:"maxJobs"`
-	// Draining takes no more, and gives away what it has.
+	// MaxJobs 0 is unlimited.
+	Jobs      []string  `json:"jobs"`
+	MaxJobs   int       `json:"maxJobs"`
 	Draining  bool      `json:"draining"`
 	StartedAt time.Time `json:"startedAt"`
 	At        time.Time `json:"at"`
 }
 
-// Drain is the request that a worker returns its jobs and takes no others.
+// Drain asks a worker to return its jobs and to take no others.
 type Drain struct {
-	// StartedAt is the worker's: the next process of its name is another one.
+	// StartedAt is the worker's: a later process with its name is not drained.
 	StartedAt time.Time `json:"startedAt"`
 	By        string    `json:"by"`
 	At        time.Time `json:"at"`
@@ -142,13 +140,12 @@ type Change struct {
 	From string    `json:"from"` // the address of the client
 	What string    `json:"what"` // create, pause, …
 	Job  string    `json:"job,omitempty"`
-	// Worker is that of a change which is about no job.
+	// Worker is set if no job is concerned.
 	Worker string `json:"worker,omitempty"`
-	// Before and After are the wish; nil where there was or is none.
+	// Before and After are nil where there is no desired state.
 	Before *Wish `json:"before,omitempty"`
 	After  *Wish `json:"after,omitempty"`
 	// Refused says why nothing was changed.
 	Refused string `json:"refused,omitempty"`
-	// Seq is the entry's place in the trail.
-	Seq uint64 `json:"seq"`
+	Seq     uint64 `json:"seq"`
 }

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// VerifyOptions are what a verification compares, and how.
+// VerifyOptions say what to compare, and how.
 type VerifyOptions struct {
-	// SamplePercent is how much of each collection is compared; 0 is all of it.
+	// SamplePercent is the compared share of each collection; 0 is all.
 	SamplePercent float64 `json:"samplePercent,omitempty"`
-	// Include are patterns of source collections, of those that the job keeps; none is all.
+	// Include are patterns of source collections; none is all of the job's.
 	Include []string `json:"include,omitempty"`
-	// PatienceSeconds is how long a changing document is rechecked before it counts as different; 0 is 60.
+	// PatienceSeconds is how long a changing document is rechecked; 0 is 60.
 	PatienceSeconds int `json:"patienceSeconds,omitempty"`
-	// BytesPerSecond holds reading both sides to a rate; 0 does not.
+	// BytesPerSecond limits reading; 0 does not.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
-	// NoValues has the service store only _ids and field names of documents that differ.
+	// NoValues stores only _ids and field names of differing documents.
 	NoValues bool `json:"noValues,omitempty"`
 }
 
-// The bounds of VerifyOptions.
 const (
-	// LeastVerifyRate is the lowest rate: servers end cursors that rest too long.
+	// LeastVerifyRate exists because servers end idle cursors.
 	LeastVerifyRate = 100_000
 	// MaxPatience is in seconds.
 	MaxPatience = 3600
@@ -30,13 +29,13 @@ const (
 	maxPattern  = 300
 )
 
-// Check says what is wrong.
+// Check returns what is wrong.
 func (o *VerifyOptions) Check() error {
 	switch {
 	case !(o.SamplePercent >= 0 && o.SamplePercent <= 100):
 		return fmt.Errorf("a sample of %g percent is none", o.SamplePercent)
 	case o.PatienceSeconds < 0 || o.PatienceSeconds > MaxPatience:
-		return fmt.Errorf("a patience of %d seconds is not between 0 and %d", o.PatienceSeconds, MaxPatience)
+		return fmt.Errorf("patienceSeconds %d is not between 0 and %d", o.PatienceSeconds, MaxPatience)
 	case o.BytesPerSecond < 0 || o.BytesPerSecond > 0 && o.BytesPerSecond < LeastVerifyRate:
 		return fmt.Errorf("a rate of %d bytes a second is neither 0, which is no limit, nor at least %d", o.BytesPerSecond,
 			LeastVerifyRate)
@@ -51,19 +50,18 @@ func (o *VerifyOptions) Check() error {
 	return nil
 }
 
-// VerifySchedule has a job that follows be verified again and again.
+// VerifySchedule repeats verifications while a job follows.
 type VerifySchedule struct {
-	// EveryHours is how often, at whole multiples of it since the beginning of 1970.
+	// EveryHours counts from the beginning of 1970.
 	EveryHours     int     `json:"everyHours"`
 	SamplePercent  float64 `json:"samplePercent"`
 	BytesPerSecond int64   `json:"bytesPerSecond"`
 	NoValues       bool    `json:"noValues,omitempty"`
 }
 
-// maxEvery is a year of hours.
 const maxEvery = 365 * 24
 
-// Check says what is wrong.
+// Check returns what is wrong.
 func (s *VerifySchedule) Check() error {
 	if s.EveryHours < 1 || s.EveryHours > maxEvery {
 		return fmt.Errorf("every %d hours is not between 1 and %d", s.EveryHours, maxEvery)
@@ -75,17 +73,17 @@ func (s *VerifySchedule) Check() error {
 	return o.Check()
 }
 
-// Options are those of each verification of the schedule.
+// Options returns those of each verification.
 func (s *VerifySchedule) Options() VerifyOptions {
 	return VerifyOptions{SamplePercent: s.SamplePercent, BytesPerSecond: s.BytesPerSecond, NoValues: s.NoValues}
 }
 
-// Slot is the id of the verification that the schedule has at a time.
+// Slot returns the id of the verification that is due at a time.
 func (s *VerifySchedule) Slot(now time.Time) string {
 	return "scheduled-" + now.UTC().Truncate(time.Duration(s.EveryHours)*time.Hour).Format("20060102T150405Z")
 }
 
-// VerifyState is how a verification stands.
+// VerifyState is the state of a verification.
 type VerifyState string
 
 // The states of a verification.
@@ -94,31 +92,29 @@ const (
 	VerifyRunning   VerifyState = "running"
 	VerifySame      VerifyState = "same"
 	VerifyDifferent VerifyState = "different"
-	VerifyFailed    VerifyState = "failed" // it has come to no result
+	VerifyFailed    VerifyState = "failed" // without a result
 	VerifyCanceled  VerifyState = "canceled"
 )
 
-// Final reports that nothing more comes.
+// Final reports whether the verification has ended.
 func (s VerifyState) Final() bool { return s != VerifyQueued && s != VerifyRunning }
 
-// VerifyWish is a verification as somebody wants it.
+// VerifyWish is a requested verification.
 type VerifyWish struct {
-	ID  string `json:"id"`
-	Job string `json:"job"`
-	// UID is that of the job's definition.
+	ID        string        `json:"id"`
+	Job       string        `json:"job"`
 	UID       string        `json:"uid"`
 	Options   VerifyOptions `json:"options"`
 	Scheduled bool          `json:"scheduled,omitempty"`
-	// Repair is nil of a verification that changes nothing.
-	Repair    *RepairWish `json:"repair,omitempty"`
-	CreatedAt time.Time   `json:"createdAt"`
-	CreatedBy string      `json:"createdBy"`
-	// CanceledBy is who has called it off, "" is nobody.
-	CanceledBy string `json:"canceledBy,omitempty"`
+	// Repair is nil without a repair.
+	Repair     *RepairWish `json:"repair,omitempty"`
+	CreatedAt  time.Time   `json:"createdAt"`
+	CreatedBy  string      `json:"createdBy"`
+	CanceledBy string      `json:"canceledBy,omitempty"`
 	Stored
 }
 
-// CheckVerifyID checks the id of a verification: it is a key of the store and a part of paths.
+// CheckVerifyID checks an id, which is a key of the store and part of paths.
 func CheckVerifyID(id string) error {
 	if !regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`).MatchString(id) {
 		return fmt.Errorf("%.70q is no id of a verification: want up to 64 letters, digits, dashes and underlines", id)
@@ -126,60 +122,58 @@ func CheckVerifyID(id string) error {
 	return nil
 }
 
-// VerifyProgress is how far a verification is. Documents and bytes are of both sides.
+// VerifyProgress counts documents and bytes of both sides.
 type VerifyProgress struct {
 	Docs             int64 `json:"docs"`
-	DocsTotal        int64 `json:"docsTotal"` // estimated; growing while collections are begun
+	DocsTotal        int64 `json:"docsTotal"` // an estimate, which grows as collections begin
 	Bytes            int64 `json:"bytes"`
 	Collections      int64 `json:"collections"`
 	CollectionsTotal int64 `json:"collectionsTotal"`
-	// Rechecking are documents that are looked at again.
+	// Rechecking counts documents to compare again.
 	Rechecking  int64 `json:"rechecking"`
 	Differences int64 `json:"differences"`
 }
 
-// VerifyHelper is another worker that reads parts, or has.
+// VerifyHelper is another worker that reads parts, or has done so.
 type VerifyHelper struct {
 	Worker string `json:"worker"`
-	Parts  int    `json:"parts"` // that it reads now
+	Parts  int    `json:"parts"` // now
 	Docs   int64  `json:"docs"`
 	Bytes  int64  `json:"bytes"`
 }
 
-// VerifyReport is what the worker says that has a verification, or had it last.
+// VerifyReport is what the present or last worker reported.
 type VerifyReport struct {
 	Run    string `json:"run"`
 	Worker string `json:"worker"`
-	// Attempt counts the workers that have begun it: each begins from the start.
+	// Attempt counts workers; each begins anew.
 	Attempt   int            `json:"attempt"`
 	State     VerifyState    `json:"state"`
 	At        time.Time      `json:"at"`
 	StartedAt time.Time      `json:"startedAt"`
 	EndedAt   *time.Time     `json:"endedAt,omitempty"`
 	Progress  VerifyProgress `json:"progress"`
-	// Lendable is how many parts other workers may read now, Helpers who has read some.
+	// Lendable counts the parts that other workers may read now.
 	Lendable int            `json:"lendable,omitempty"`
 	Helpers  []VerifyHelper `json:"helpers,omitempty"`
-	// Waits says what differences wait for before they are told, "" for nothing.
-	Waits string `json:"waits,omitempty"`
-	// Repair is nil of a verification that changes nothing.
+	// Waits says what the decision about differences waits for.
+	Waits  string          `json:"waits,omitempty"`
 	Repair *RepairProgress `json:"repair,omitempty"`
-	// Schema are differences of collections, options, indexes and views.
+	// Schema counts differences of collections, options, indexes and views.
 	Schema int64  `json:"schema"`
 	Error  string `json:"error,omitempty"`
 	Hint   string `json:"hint,omitempty"`
 }
 
-// Verification is all that is known of one, but for what it has found.
+// Verification is a request with its report.
 type Verification struct {
-	Wish VerifyWish
-	// Report is nil where no worker has had it.
+	Wish   VerifyWish
 	Report *VerifyReport
-	// Lease is that of the job's verifications, nil where nobody has it.
+	// Lease is that of the job's verifications, which run one at a time.
 	Lease *Lease
 }
 
-// State is how it stands.
+// State derives the state from the request, the lease and the report.
 func (v *Verification) State() VerifyState {
 	switch r := v.Report; {
 	case r != nil && r.State.Final():
@@ -192,65 +186,62 @@ func (v *Verification) State() VerifyState {
 	return VerifyQueued
 }
 
-// Open reports that it is to be run, or is.
+// Open reports whether the verification has not ended.
 func (v *Verification) Open() bool { return !v.State().Final() }
 
-// KeptVerifications is how many finished verifications of a job are kept.
+// KeptVerifications is the number of finished verifications kept per job.
 const KeptVerifications = 20
 
-// Findings are what a verification has found. They are bounded in bytes.
+// Findings are the results of a verification, bounded in bytes.
 type Findings struct {
-	Collections []VerifiedCollection `json:"collections"`
-	// CollectionsLeftOut is how many are not listed.
-	CollectionsLeftOut int `json:"collectionsLeftOut,omitempty"`
-	// Differences are the first ones of each collection.
-	Differences []DocumentDifference `json:"differences"`
-	// DifferencesLeftOut is how many are not listed.
-	DifferencesLeftOut int64              `json:"differencesLeftOut,omitempty"`
-	Schema             []SchemaDifference `json:"schema"`
-	SchemaLeftOut      int                `json:"schemaLeftOut,omitempty"`
-	// Expected is how much differs as the rules have it, or until a job is finalized.
-	Expected int      `json:"expected,omitempty"`
-	Notes    []string `json:"notes,omitempty"`
-	// WithValues says that the differences have both sides.
-	WithValues bool `json:"withValues"`
-	// Repaired are the documents that were to be repaired, those first that were refused.
+	Collections        []VerifiedCollection `json:"collections"`
+	CollectionsLeftOut int                  `json:"collectionsLeftOut,omitempty"`
+	// Differences has the first ones of each collection.
+	Differences        []DocumentDifference `json:"differences"`
+	DifferencesLeftOut int64                `json:"differencesLeftOut,omitempty"`
+	Schema             []SchemaDifference   `json:"schema"`
+	SchemaLeftOut      int                  `json:"schemaLeftOut,omitempty"`
+	// Expected counts differences that the rules cause, or that finalize removes.
+	Expected   int      `json:"expected,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
+	WithValues bool     `json:"withValues"`
+	// Repaired lists refused documents first.
 	Repaired        []RepairedDocument `json:"repaired,omitempty"`
 	RepairedLeftOut int                `json:"repairedLeftOut,omitempty"`
 }
 
-// VerifiedCollection is a collection that was compared.
+// VerifiedCollection is a compared collection.
 type VerifiedCollection struct {
 	NS         string `json:"ns"`
 	TargetNS   string `json:"targetNs"`
 	SourceDocs int64  `json:"sourceDocs"`
 	TargetDocs int64  `json:"targetDocs"`
 	Bytes      int64  `json:"bytes"`
-	// Rechecked are documents that were read again, Settled those that were equal in the end.
+	// Rechecked documents were read again; Settled ones were equal then.
 	Rechecked   int64 `json:"rechecked"`
 	Settled     int64 `json:"settled"`
 	Differences int64 `json:"differences"`
 }
 
-// DocumentDifference is a document that differs, in extended JSON: the source's as the job maps it.
+// DocumentDifference is a differing document in extended JSON, the source's as the job maps it.
 type DocumentDifference struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	// UUID is the source collection's in hex, "" for none. A repair is rejected for another collection.
+	// UUID is the source collection's in hex, "" for none. A repair rejects another collection.
 	UUID string `json:"uuid,omitempty"`
 	ID   string `json:"id"` // extended JSON
-	// Key names the document for a repair, "" where it cannot be named.
+	// Key names the document for a repair, "" if that is impossible.
 	Key  string `json:"key,omitempty"`
 	Kind string `json:"kind"`
-	// Fields are those at the top level that differ, by name.
+	// Fields are the differing top-level fields, by name.
 	Fields []string `json:"fields"`
 	Source string   `json:"source,omitempty"`
 	Target string   `json:"target,omitempty"`
-	// Cut says that a side is shown in part.
+	// Cut means that a side is incomplete.
 	Cut bool `json:"cut,omitempty"`
 }
 
-// SchemaDifference is a difference of a collection, its options, its indexes or a view.
+// SchemaDifference is a difference of a collection, option, index or view.
 type SchemaDifference struct {
 	NS     string `json:"ns"`
 	What   string `json:"what"`

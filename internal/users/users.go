@@ -25,7 +25,7 @@ import (
 // Most is how many users and roles a job copies.
 const Most = 10_000
 
-// kind is that of an entry. Roles come first: users have them.
+// Roles come first, because users have them.
 type kind struct{ name, collection, field, drop, temp string }
 
 func kinds() []kind {
@@ -35,18 +35,16 @@ func kinds() []kind {
 	}
 }
 
-// entry is a user or a role.
 type entry struct {
 	kind
 	db, name string
-	doc      bson.Raw // as the server stores it
-	sum      string   // of everything but its UUID
+	doc      bson.Raw // as stored by the server
+	sum      string   // see sumOf
 }
 
-// id is unique among users and roles.
 func (e entry) id() string { return e.kind.name + " " + e.db + "." + e.name }
 
-// Set has the users and roles of a cluster by their ids.
+// Set has users and roles by id.
 type Set map[string]entry
 
 // Names returns the ids, sorted: "role shop.reader", "user shop.ada".
@@ -96,8 +94,7 @@ func (s Set) add(k kind, raw bson.Raw, rules *transform.Set) error {
 	return nil
 }
 
-// sumOf identifies what an entry says. The UUID of a user does not count, nor does the order of fields, roles and
-// privileges.
+// sumOf identifies the contents of an entry, without its UUID and the order of fields, roles and privileges.
 func sumOf(raw bson.Raw) (string, error) {
 	all, err := raw.Elements()
 	if err != nil {
@@ -122,10 +119,10 @@ func sumOf(raw bson.Raw) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// Own has the sums of what a job has written, by id: several where a change may not have been made.
+// Own has the sums that a job has written, by id. There are several if a change may not have been made.
 type Own map[string][]string
 
-// Begin notes what is about to be written.
+// Begin records what is about to be written.
 func (o Own) Begin(c Changes) {
 	for _, e := range c.put {
 		if id := e.id(); !slices.Contains(o[id], e.sum) {
@@ -134,7 +131,7 @@ func (o Own) Begin(c Changes) {
 	}
 }
 
-// End notes that the changes were made. What was removed is the job's no longer.
+// End records that the changes were made.
 func (o Own) End(c Changes) {
 	for _, e := range c.put {
 		o[e.id()] = []string{e.sum}
@@ -147,15 +144,15 @@ func (o Own) End(c Changes) {
 // Changes are what makes a target's users and roles those of a source.
 type Changes struct {
 	put, drop []entry
-	there     map[string]bool // those to be written that the target has
-	// Foreign are those that the target has otherwise and no job made. They stay.
+	there     map[string]bool // to be written, and present on the target
+	// Foreign entries differ and were not written by a job. They stay.
 	Foreign []schema.Difference
 }
 
 // Any reports whether there is something to do.
 func (c Changes) Any() bool { return len(c.put)+len(c.drop) > 0 }
 
-// Text lists what is to be written, up to ten.
+// Text lists up to ten entries to write.
 func (c Changes) Text() string {
 	var names []string
 	for _, e := range c.put[:min(len(c.put), 10)] {
@@ -167,10 +164,10 @@ func (c Changes) Text() string {
 	return strings.Join(names, ", ")
 }
 
-// Counts returns how many are to be written and removed.
+// Counts returns the numbers of entries to write and remove.
 func (c Changes) Counts() (put, drop int) { return len(c.put), len(c.drop) }
 
-// Plan finds the changes. A job changes and removes only what is still as it wrote it.
+// Plan changes and removes only what is as the job wrote it.
 func Plan(source, target Set, own Own) (c Changes) {
 	c.there = map[string]bool{}
 	for _, id := range source.Names() {
@@ -191,7 +188,7 @@ func Plan(source, target Set, own Own) (c Changes) {
 	return c
 }
 
-// difference tells that the target has none, or another one, and none of the values, which are nobody's to see.
+// difference has no values, which nobody may see.
 func difference(s, t entry) schema.Difference {
 	d := schema.Difference{NS: s.db + "." + s.name, What: s.kind.name, Source: "it"}
 	if t.sum != "" {
@@ -201,7 +198,7 @@ func difference(s, t entry) schema.Difference {
 	return d
 }
 
-// Apply makes the changes on a target. What an interrupted attempt leaves, the next one removes.
+// Apply makes the changes. It first removes what an interrupted call left.
 func Apply(ctx context.Context, target *mongo.Cluster, c Changes) error {
 	if len(c.put) > 0 {
 		if err := put(ctx, target, c); err != nil {

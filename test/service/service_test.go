@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,6 +46,7 @@ type bed struct {
 	desk     *operate.Desk
 	admin    service.Caller
 	run      string // that phase saw last
+	lease    string // of serve and workers; "" is 8s
 }
 
 // newBed starts serve with a NATS of its own, or with that of a cluster.
@@ -82,8 +84,8 @@ func bedBetween(t *testing.T, c *cluster, src, dst string) *bed {
 }
 
 func (b *bed) startServe() {
-	args := []string{"serve", "--no-worker", "--data-dir", b.dir, "--listen", b.listen, "--lease", "8s", "--log-level",
-		"debug"}
+	args := []string{"serve", "--no-worker", "--data-dir", b.dir, "--listen", b.listen, "--lease", cmp.Or(b.lease, "8s"),
+		"--log-level", "debug"}
 	if b.cluster != nil {
 		args = append(args, "--nats", b.uri(), "--nats-token-file", b.tokenFile())
 	} else {
@@ -94,7 +96,7 @@ func (b *bed) startServe() {
 
 func (b *bed) startWorker(name string) {
 	b.workers[name] = b.start(name, "worker", "--nats", b.uri(), "--nats-token-file", b.tokenFile(), "--name", name,
-		"--lease", "8s")
+		"--lease", cmp.Or(b.lease, "8s"))
 }
 
 func (b *bed) start(name string, args ...string) (p *test.Process) {
@@ -124,7 +126,7 @@ func (b *bed) connect() {
 	b.Helper()
 	log := slog.New(slog.NewTextHandler(b.Output(), nil))
 	var h *hub.Hub
-	var err error
+	lease, err := time.ParseDuration(cmp.Or(b.lease, "8s"))
 	defer func() {
 		if h == nil {
 			b.Log(err)
@@ -135,7 +137,7 @@ func (b *bed) connect() {
 		token, err = os.ReadFile(b.tokenFile())
 		if err == nil {
 			h, err = hub.Open(b.Context(), hub.Options{URI: b.uri(), Token: strings.TrimSpace(string(token)),
-				Lease: 8 * time.Second, Log: log})
+				Lease: lease, Log: log})
 		}
 		return err == nil
 	})

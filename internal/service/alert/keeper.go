@@ -1,3 +1,6 @@
+// Package alert notifies operators of jobs that need attention. Rules evaluate the state of jobs.
+// An alert fires once and is resolved once, by comparing revisions in the store, whichever process
+// evaluates it. Receivers get webhooks and mails from a queue in the store.
 package alert
 
 import (
@@ -116,7 +119,6 @@ func (k *Keeper) failed(ctx context.Context, err error) {
 	}
 }
 
-// store stores a change and sends its notices, unless another process was faster.
 func (k *Keeper) store(ctx context.Context, c change) error {
 	storing, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()

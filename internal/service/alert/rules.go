@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // Rule says when alerts of one kind fire.
@@ -41,7 +42,6 @@ func DefaultRules() Rules {
 	}
 }
 
-// answer is the result of a rule for a job.
 type answer int
 
 const (
@@ -61,8 +61,8 @@ func not(why string) finding { return finding{answer: no, text: why} }
 type look struct {
 	job     *service.Job
 	state   service.State
-	status  *job.Status // nil where nothing is known
-	live    bool        // the status is of now
+	status  *job.Status // nil if unknown
+	live    bool        // of the present run
 	workers []service.Worker
 	moved   bool  // since the last evaluation
 	before  int64 // refused documents that were notified
@@ -124,11 +124,10 @@ func (l look) window(limit time.Duration) finding {
 	case f.WindowSeconds >= limit.Seconds():
 		return not("the oplog window is long enough")
 	case f.WindowHeld:
-		return not("the oplog forgets nothing that the job needs")
+		return not("the spool keeps what the job needs")
 	default:
-		return finding{yes, fmt.Sprintf("the source's oplog will have forgotten in %s what the job reads next, less than %s",
-			format.Clock(time.Duration(f.WindowSeconds)*time.Second), limit),
-			"make the source's oplog larger (replSetResizeOplog), resume the job, or ease its limits"}
+		return finding{yes, fmt.Sprintf("at its write rate the source's oplog will overwrite in %s what the job reads next, "+
+			"less than %s", format.Clock(time.Duration(f.WindowSeconds)*time.Second), limit), oplog.ShortHint}
 	}
 }
 
@@ -137,7 +136,7 @@ func (l look) failed() finding {
 		return not("the job is " + string(l.state))
 	}
 	return finding{yes, "the job has failed: " + cmp.Or(l.job.Report.Error, "the worker did not say why"),
-		cmp.Or(l.job.Report.Hint, "mend what it says, and resume the job")}
+		cmp.Or(l.job.Report.Hint, "correct the cause, and resume the job")}
 }
 
 func (l look) conflict() finding {
@@ -149,7 +148,7 @@ func (l look) conflict() finding {
 		return not("no more documents were refused")
 	}
 	return finding{yes, fmt.Sprintf("the target has refused %d documents, %d more than were known", n, n-l.before),
-		"see them with millrace deadletters, and mend them or their source"}
+		"see them with millrace deadletters, and correct them or their source"}
 }
 
 func (l look) noProgress() finding {
@@ -179,7 +178,6 @@ func (l look) noProgress() finding {
 	return f
 }
 
-// noWorker finds the reason why no worker takes a job.
 func (l look) noWorker() finding {
 	if l.state != service.Waiting {
 		return not("the job is " + string(l.state))
@@ -216,7 +214,6 @@ func labels(m map[string]string) string {
 	return cmp.Or(strings.Join(list, ", "), "none")
 }
 
-// progress has the figures that change while a job makes progress.
 type progress struct {
 	state                                  service.State
 	phase                                  job.Phase

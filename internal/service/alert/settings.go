@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// maxReceivers bounds the receivers of a file, maxMails the addresses of one.
 	maxReceivers = 20
 	maxMails     = 50
 )
@@ -82,14 +81,8 @@ func (s section) rules(into Rules) {
 			into[kind] = rule
 			continue
 		}
-		keys, limit := []string{"for", "jobs"}, ""
-		switch kind {
-		case service.AlertLag:
-			limit = "above"
-		case service.AlertWindow:
-			limit = "below"
-		case service.AlertFailed, service.AlertConflict, service.AlertNoProgress, service.AlertNoWorker:
-		}
+		keys := []string{"for", "jobs"}
+		limit := map[service.AlertKind]string{service.AlertLag: "above", service.AlertWindow: "below"}[kind]
 		if limit != "" {
 			keys = append([]string{limit}, keys...)
 		}
@@ -173,7 +166,6 @@ func (s section) webhook() sender {
 	return w
 }
 
-// tls returns a configuration with the authorities of ca-file, nil for the system's.
 func (s section) tls() *tls.Config {
 	file := s.Text("ca-file")
 	if file == "" {

@@ -81,7 +81,7 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 		}
 	}
 	w.seen, w.last = seen, last
-	for i := range stored { // of jobs that are no more
+	for i := range stored { // of removed jobs
 		if a := stored[i]; !taken[place{a.Kind, a.Job, ""}] && a.Told {
 			out = append(out, change{Alert: over(a, now, "the job is removed"), gone: !a.Firing()})
 		}
@@ -89,7 +89,6 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 	return out
 }
 
-// next returns the new state of an alert, which is nil if there is none.
 func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a *service.Alert) (service.Alert, bool) {
 	rule := w.rules[kind]
 	firing := a != nil && a.Firing()
@@ -101,7 +100,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	switch kind {
 	case service.AlertLag, service.AlertWindow:
 		quiet = calm
-	case service.AlertConflict: // For is how long no more come before it is over
+	case service.AlertConflict: // For is how long no more must come
 		wait, quiet = 0, rule.For
 		if firing && f.answer == yes && t.looked && t.refused == service.Refused(l.status) {
 			f = not("no more documents were refused")
@@ -112,7 +111,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	}
 	t.last(f.answer, now)
 	switch {
-	case a != nil && !a.Told: // the process that stored it is about to notify
+	case a != nil && !a.Told: // its process will notify
 	case !firing && f.answer == yes && now.Sub(t.yes) >= wait:
 		fired := service.Alert{ID: w.newID(), Kind: kind, Text: f.text, Hint: f.hint, FiredAt: now.UTC()}
 		if a != nil {
@@ -129,7 +128,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 		}
 		return ended, true
 	case kind == service.AlertConflict && a != nil && !firing && l.status != nil && service.Refused(l.status) < a.Mark:
-		fewer := *a // some were taken away: those that come are new
+		fewer := *a // some were removed: later ones are new
 		fewer.Mark = service.Refused(l.status)
 		return fewer, true
 	}
@@ -152,7 +151,6 @@ func (t *track) last(a answer, now time.Time) {
 	}
 }
 
-// over returns the alert as resolved.
 func over(a service.Alert, now time.Time, why string) service.Alert {
 	if a.Firing() {
 		at := now.UTC()

@@ -145,7 +145,8 @@ func TestWindowAlert(t *testing.T) {
 	s.want()
 	s.job.Report.State, f.WindowHeld = service.Paused, false // the oplog goes on
 	s.pass(2 * time.Minute)
-	s.want("window fires: the source's oplog will have forgotten in 0:10:00 what the job reads next, less than 6h0m0s")
+	s.want("window fires: at its write rate the source's oplog will overwrite in 0:10:00 " +
+		"what the job reads next, less than 6h0m0s")
 	f.WindowSeconds = 90_000
 	s.pass(2 * time.Minute)
 	s.want("window is over: the oplog window is long enough")

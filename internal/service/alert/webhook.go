@@ -35,7 +35,6 @@ func newWebhook(address string, secret []byte) *webhook {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// transport is like the default one, with other authorities.
 func transport(c *tls.Config) http.RoundTripper {
 	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: c, ForceAttemptHTTP2: true,
 		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}

@@ -1,3 +1,4 @@
+// Package api serves operate over HTTP: JSON, server-sent events and metrics, with tokens of roles. It decides nothing.
 package api
 
 import (
@@ -24,12 +25,12 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body; the settings of a job, as a text in JSON, fit.
+	// maxBody bounds a request's body. Settings as a text in JSON fit.
 	maxBody   = 1 << 20
 	maxHeader = 16 << 10
 	// replyTime bounds a request and its reply, except for events.
 	replyTime = 20 * time.Second
-	// storeTime bounds an answer of the store, and is less than replyTime.
+	// storeTime is less than replyTime, so that errors are replied.
 	storeTime = 10 * time.Second
 )
 
@@ -64,8 +65,7 @@ type Options struct {
 	// Proxies are the networks of proxies, whose X-Forwarded-For header names the client.
 	Proxies []netip.Prefix
 	// Ready returns an error if the service cannot work.
-	Ready func(context.Context) error
-	// Version and Revision are those of the program.
+	Ready             func(context.Context) error
 	Version, Revision string
 	// Trace makes spans of requests of a route; nil makes none.
 	Trace func(method, route string, next http.Handler) http.Handler
@@ -124,7 +124,7 @@ func New(o Options) (*API, error) {
 			unknown(w, r)
 			return
 		}
-		w.Header().Del("Cache-Control") // theirs
+		w.Header().Del("Cache-Control") // Pages sets its own
 		o.Pages.ServeHTTP(w, r)
 	})
 	origin := http.NewCrossOriginProtection()
@@ -187,13 +187,12 @@ type route struct {
 	method, path string
 	role         service.Role
 	do           action
-	time         time.Duration // for it; 0 is storeTime, endless is without
+	time         time.Duration // 0 is storeTime; endless has none
 }
 
-// action handles a request and returns the body of the reply, or sent if it has replied itself.
+// action returns the body of the reply, or sent if it has replied.
 type action func(*call) (any, error)
 
-// taking reads the body of a request. Errors show form.
 func taking[T any](do func(*call, T) (any, error), optional bool, form string) action {
 	return func(c *call) (any, error) {
 		var body T
@@ -204,7 +203,6 @@ func taking[T any](do func(*call, T) (any, error), optional bool, form string) a
 	}
 }
 
-// asking reads the query of a request, with limit and before.
 func asking(do action, known ...string) action {
 	return func(c *call) (_ any, err error) {
 		if c.q, err = c.query(known...); err != nil {
@@ -227,18 +225,17 @@ const endless time.Duration = -1
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
-	code   int  // of the reply
-	old    bool // by an earlier path, whose reply is the job's status
+	code   int
+	old    bool // an earlier path, which replies with the job's status
 	caller *service.Caller
-	again  func() *service.Caller // checks the token again, nil if it is no longer valid
+	again  func() *service.Caller // nil if the token is no longer valid
 
-	// q is the query. limit and before choose a page of a list; before 0 is its newest.
+	// before 0 is the newest page.
 	q      url.Values
 	limit  int
 	before uint64
 }
 
-// job returns the body of a reply with a job.
 func (c *call) job(j *service.Job) any {
 	if c.old {
 		return j.Report.Status
@@ -258,7 +255,6 @@ func (a *API) wrongMethod(has []string) http.Handler {
 	})
 }
 
-// serve returns the handler of a route, which checks the role.
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rt.time != endless {
@@ -323,10 +319,9 @@ func (a *API) enter(c *call, needed service.Role) error {
 	return nil
 }
 
-// whose returns the caller of a token, and a function that checks the token again.
 func (a *API) whose(ctx context.Context, token, from string) (who *service.Caller, again func() *service.Caller,
 	err error) {
-	if a.o.Elsewhere != nil && strings.Count(token, ".") == 2 { // as a JSON web token has
+	if a.o.Elsewhere != nil && strings.Count(token, ".") == 2 { // a JSON web token
 		again = func() *service.Caller { return a.o.Elsewhere(ctx, token) }
 		if who = again(); who != nil {
 			who.From = from

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// answerTime bounds the wait for a reply; the service gives up earlier.
+// answerTime is more than the service takes.
 const answerTime = 30 * time.Second
 
 // Client talks to the API of a service, or of a sync. It is safe for concurrent use.
@@ -112,7 +112,6 @@ func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (
 	return c.endless().job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
 }
 
-// endless returns a client without a time limit.
 func (c *Client) endless() *Client {
 	long, h := *c, *c.http
 	h.Timeout = 0
@@ -159,7 +158,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, what any) (
 	return reply, err
 }
 
-// query is the query of a request, of names and values, without those that are "".
+// query takes names and values, and leaves out empty ones.
 func query(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -170,7 +169,6 @@ func query(pairs ...string) url.Values {
 	return q
 }
 
-// call sends what as the body, unless it is nil, and decodes the reply.
 func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
 	res, err := server.Exchange(ctx, c.http,
 		server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
@@ -187,7 +185,6 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 	return res.Code, nil
 }
 
-// unanswered returns the error of a request without a reply.
 func (c *Client) unanswered(err error) error {
 	return mongo.WithHint(fmt.Errorf("request to %s: %w", c.address, err),
 		cmp.Or(server.TLSHint(err, "the other side"),

@@ -13,20 +13,18 @@ import (
 )
 
 const (
-	// eventsEvery is how often at most a job is told of.
+	// eventsEvery is the least interval of events of a job.
 	eventsEvery = time.Second
-	// boardAge is how old the summaries may be that are sent.
+	// boardAge bounds the age of sent summaries.
 	boardAge = eventsEvery / 2
-	// lookAgain is when jobs are looked at though nothing was heard: a lease ends by itself.
-	lookAgain = 5 * time.Second
-	// heartbeatEvery is how often something is sent though there is nothing to tell.
+	// lookAgain is the interval without changes: leases expire silently.
+	lookAgain      = 5 * time.Second
 	heartbeatEvery = 15 * time.Second
 	maxListeners   = 200
-	// sendTime is how long a listener may take to take what is sent.
+	// sendTime bounds a write to a listener.
 	sendTime = 10 * time.Second
 )
 
-// board has the summaries, encoded once for all listeners.
 type board struct {
 	listeners atomic.Int64
 
@@ -37,15 +35,14 @@ type board struct {
 	now     []posted
 }
 
-// posted is a summary as it is sent. What it holds is not changed.
+// posted is immutable.
 type posted struct {
 	name     string
 	text     []byte
 	redacted []byte // for viewers
-	n        uint64 // another one each time that the text is another
+	n        uint64 // grows when text changes
 }
 
-// look returns the board, at most boardAge old; fresh says that nothing has happened since.
 func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +78,6 @@ func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	return next, true, nil
 }
 
-// news are told to those who listen, until ended is closed.
 type news struct {
 	view  View
 	board board
@@ -91,13 +87,13 @@ type news struct {
 type listener struct {
 	*call
 	rc   *http.ResponseController
-	told map[string]uint64 // which writing of each job
-	// changed is closed at a change after the last look; fresh is false if one came before it.
+	told map[string]uint64 // posted.n by job
+	// changed is closed at a change after the last look. fresh is false if one came before.
 	changed <-chan struct{}
 	fresh   bool
 }
 
-// events tells of jobs until the listener goes, the token is no more, or the server ends.
+// events sends changes of jobs until the listener leaves, its token ends, or the server ends.
 func (n *news) events(c *call) (any, error) {
 	defer n.board.listeners.Add(-1)
 	if n.board.listeners.Add(1) > maxListeners {
@@ -106,10 +102,10 @@ func (n *news) events(c *call) (any, error) {
 			maxListeners)
 	}
 	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
-	_ = l.rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+	_ = l.rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no")
-	// A write that fails has nobody to tell it to.
+	// There is no one to report a failed write to.
 	if n.tell(l, true) == nil {
 		n.follow(l)
 	}
@@ -123,12 +119,11 @@ func (n *news) follow(l *listener) {
 	}
 }
 
-// sleep waits for news, and long enough that several changes go together.
 func (n *news) sleep(l *listener, heartbeat <-chan time.Time) error {
 	pause, again := time.NewTimer(eventsEvery), time.NewTimer(lookAgain)
 	defer pause.Stop()
 	defer again.Stop()
-	var changed <-chan struct{} // not before the pause is over
+	var changed <-chan struct{} // nil during the pause
 	for {
 		select {
 		case <-pause.C:
@@ -152,7 +147,7 @@ func (n *news) sleep(l *listener, heartbeat <-chan time.Time) error {
 	}
 }
 
-// beat shows that the connection lives, and ends it where the token is another's by now.
+// beat keeps the connection alive, and ends it if the token has ended or changed.
 func (n *news) beat(l *listener) error {
 	now := l.again()
 	if now == nil || now.Name != l.caller.Name || now.Role != l.caller.Role || !slices.Equal(now.Jobs, l.caller.Jobs) {
@@ -161,7 +156,7 @@ func (n *news) beat(l *listener) error {
 	return errors.Join(l.send([]byte(": heartbeat\n\n")), l.rc.Flush())
 }
 
-// tell sends what is new to the listener: all of it in one event, or an event each.
+// tell sends what is new: all of it in one event, or one event per job.
 func (n *news) tell(l *listener, all bool) error {
 	l.changed, _ = n.view.Changed()
 	jobs, fresh, err := n.board.look(n.view)
@@ -218,7 +213,7 @@ func (l *listener) snapshot(texts [][]byte) error {
 	return errors.Join(l.send(append(parts, []byte("]}\n\n"))...), l.rc.Flush())
 }
 
-// send writes to the listener alone: one that does not read is given up after a while.
+// send gives up a listener that does not read.
 func (l *listener) send(parts ...[]byte) error {
 	for _, p := range parts {
 		if err := l.rc.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {

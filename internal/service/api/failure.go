@@ -25,15 +25,15 @@ const (
 	CodeNoToken     operate.Code = "noToken"     // missing or wrong
 	CodeTooMany     operate.Code = "tooMany"     // wrong tokens, or listeners
 	CodeForeign     operate.Code = "foreign"     // another origin, or another host's name
-	CodeMethod      operate.Code = "method"      // that the path does not have
+	CodeMethod      operate.Code = "method"      // unknown for the path
 	CodeTooLarge    operate.Code = "tooLarge"    // the body
-	CodeSlow        operate.Code = "slow"        // the body takes too long
+	CodeSlow        operate.Code = "slow"        // the body arrives too slowly
 	CodeMediaType   operate.Code = "mediaType"   // of the body
-	CodeUnavailable operate.Code = "unavailable" // the store does not answer, or is being read
-	CodeInternal    operate.Code = "internal"    // the log has what it was
+	CodeUnavailable operate.Code = "unavailable" // the store does not answer
+	CodeInternal    operate.Code = "internal"    // see the log
 )
 
-// Failure is the body of every reply that is not a success.
+// Failure is the body of every reply without success.
 type Failure struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
@@ -42,10 +42,9 @@ type Failure struct {
 	Problems config.Problems `json:"problems,omitempty"`
 }
 
-// maxText bounds a text that may hold what somebody sent.
+// maxText bounds texts of other origin.
 const maxText = 2000
 
-// refusal is an error with what is replied.
 type refusal struct {
 	status int
 	Failure
@@ -68,10 +67,10 @@ func status(code operate.Code) int {
 	case operate.Ended:
 		return http.StatusServiceUnavailable
 	}
-	return http.StatusConflict // also of the codes of job.Refusal
+	return http.StatusConflict // also for codes of job.Refusal
 }
 
-// failure returns the reply to an error. An unexpected one goes to the log, and its number to the client.
+// failure returns the reply to an error. An unexpected error goes to the log with an id that the client gets.
 func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	var own *refusal
 	var refused *operate.Error
@@ -109,7 +108,7 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 		Hint: "its log says why, under " + id, Code: CodeInternal}
 }
 
-// unwritable is replied while the store cannot be written. Where it is, is for the log.
+// unwritable does not name the directory.
 func unwritable() Failure {
 	return Failure{Error: hub.ErrUnwritable.Error(), Hint: hub.UnwritableHint, Code: CodeUnavailable}
 }
@@ -130,7 +129,7 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(append(raw, '\n'))
 }
 
-// encode writes JSON in which nothing acts on a terminal or page: what is not graphic is an escape.
+// encode escapes what is not graphic, so that nothing acts on a terminal or page.
 func encode(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// gauges has the figures of the jobs that the caller of one request may see.
 type gauges struct {
 	jobs              []service.Job
 	alerts            []service.Alert
@@ -16,7 +15,7 @@ type gauges struct {
 	version, revision string
 }
 
-// Describe implements prometheus.Collector: what there is depends on the jobs.
+// Describe implements prometheus.Collector. The metrics depend on the jobs.
 func (g *gauges) Describe(chan<- *prometheus.Desc) {}
 
 type figures chan<- prometheus.Metric
@@ -29,7 +28,7 @@ func (f figures) gauge(name, help string, value float64, labels prometheus.Label
 	f.send(prometheus.GaugeValue, name, help, value, labels)
 }
 
-// known is a gauge that is -1 where it is not known, and is left out then.
+// known omits unknown values, which are negative.
 func (f figures) known(name, help string, value float64, labels prometheus.Labels) {
 	if value >= 0 {
 		f.gauge(name, help, value, labels)
@@ -67,14 +66,14 @@ func (f figures) job(s *Summary, st *job.Status) {
 	of := prometheus.Labels{"job": s.Name}
 	f.known("lag_seconds", "How far the target is behind the source.", s.LagSeconds, of)
 	f.known("oplog_window_seconds",
-		"How much further behind it may fall before the source's oplog has lost what it needs.", s.WindowSeconds, of)
+		"Time until the source's oplog overwrites what the job needs, at its write rate.", s.WindowSeconds, of)
 	if s.WindowSeconds >= 0 {
-		f.gauge("oplog_window_held", "1 where the source's oplog forgets nothing that is needed: it has room left, or "+
-			"the changes are kept on local disk.", map[bool]float64{true: 1}[st.Follow.WindowHeld], of)
+		f.gauge("oplog_window_held", "1 where what the source's oplog may overwrite is kept on local disk.",
+			map[bool]float64{true: 1}[st.Follow.WindowHeld], of)
 	}
 	if h := st.Follow.Holding; h != nil {
-		f.gauge("shard_silent_seconds", "For how long a shard of the source for which the others wait has told of nothing "+
-			"new.", h.Seconds, prometheus.Labels{"job": s.Name, "shard": h.Shard})
+		f.gauge("shard_silent_seconds", "Time since the last change of the shard of the source for which the others wait.",
+			h.Seconds, prometheus.Labels{"job": s.Name, "shard": h.Shard})
 	}
 	f.parts(s.Name, st)
 	f.count("copied_bytes_total", "Bytes of documents copied.", st.Copy.Bytes, of)
@@ -95,8 +94,7 @@ func (f figures) parts(name string, st *job.Status) {
 		f.known("shard_lag_seconds", "How far what is known of a shard of the source is behind the source's newest change.",
 			s.LagSeconds, of)
 		f.known("shard_oplog_window_seconds",
-			"How much further behind a job may fall before the oplog of this shard has lost what it needs.",
-			s.WindowSeconds, of)
+			"Time until the oplog of this shard overwrites what the job needs, at its write rate.", s.WindowSeconds, of)
 	}
 	for _, r := range st.Routers {
 		of := prometheus.Labels{"job": name, "router": r.Router}

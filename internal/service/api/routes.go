@@ -60,13 +60,11 @@ func (a *API) routes() []route {
 	return slices.Concat(a.controlRoutes(), a.jobRoutes())
 }
 
-// desk has the actions for a service alone.
 type desk struct {
 	*operate.Desk
 	log *slog.Logger
 }
 
-// jobRoutes returns the routes of a service alone.
 func (a *API) jobRoutes() []route {
 	d := desk{a.o.Desk, a.o.Log}
 	return []route{
@@ -107,7 +105,6 @@ func (a *API) jobRoutes() []route {
 	}
 }
 
-// controlRoutes returns the routes that a single process has, too.
 func (a *API) controlRoutes() []route {
 	j, finalizeTime := a.jobs, storeTime
 	if a.o.Desk == nil {
@@ -132,7 +129,6 @@ func (a *API) controlRoutes() []route {
 
 const limitsForm = `{"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}, or some of these`
 
-// change returns the action for an operation on a job, which replies with the job.
 func change(do func(context.Context, *service.Caller, string) (*service.Job, error)) action {
 	return func(c *call) (any, error) {
 		if _, err := c.query(); err != nil {
@@ -152,7 +148,7 @@ func (a *API) describe(c *call) (any, error) {
 	return sent{}, nil
 }
 
-// jobs has the jobs of a service, or the one of this process, without a desk.
+// jobs has no desk in a single process.
 type jobs struct {
 	Control
 	desk *operate.Desk
@@ -162,7 +158,7 @@ func (j jobs) all(c *service.Caller) []service.Job {
 	return j.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// remove replies with 202: the worker stops the job first.
+// remove replies with 202, because the worker stops the job first.
 func (j jobs) remove(c *call) (any, error) {
 	c.code = http.StatusAccepted
 	return change(j.desk.Remove)(c)
@@ -178,7 +174,7 @@ func (j jobs) show(c *call) (any, error) {
 
 func (j jobs) finalize(c *call, wish Finalize) (any, error) {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		if j.desk == nil { // it replies when the job has ended, and its process with it
+		if j.desk == nil { // it replies when the job, and so its process, ends
 			unlimited(c.w)
 		}
 		return j.Finalize(ctx, who, name, wish.WhenCaughtUp)
@@ -226,7 +222,7 @@ func decode(raw []byte, into any, form string) error {
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) == nil {
-		for name, value := range fields { // which the decoder would take for what is left out
+		for name, value := range fields { // the decoder would ignore it
 			if string(value) == "null" {
 				return bad(service.Short(name, 40) + " is null: leave it out")
 			}
@@ -259,7 +255,7 @@ func (j jobs) create(c *call) (any, error) {
 	return JobOf(one), nil
 }
 
-// definition reads a definition: JSON, or YAML with the rest in the query.
+// definition reads JSON, or YAML with the rest in the query.
 func (c *call) definition() (d service.Definition, err error) {
 	raw, err := io.ReadAll(c.Body)
 	if err != nil {
@@ -299,7 +295,7 @@ func (c *call) definition() (d service.Definition, err error) {
 	return d, checkLabels(d.Labels)
 }
 
-func (d *Draft) definition() (def service.Definition, err error) {
+func (d Draft) definition() (def service.Definition, err error) {
 	def.Name, def.Labels = d.Name, d.Labels
 	if def.Settings, err = settings(d.Settings); err != nil {
 		return def, err
@@ -311,7 +307,6 @@ func invalid(hint, format string, args ...any) error {
 	return refuse(http.StatusBadRequest, operate.Invalid, hint, format, args...)
 }
 
-// settings returns the text of settings in a body. An object becomes compact JSON.
 func settings(raw json.RawMessage) (string, error) {
 	var text string
 	if len(raw) > 0 && raw[0] == '{' {
@@ -340,7 +335,7 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// query is the query of a request, whose names are known; one stands once, but for label.
+// query allows known names, each once, except for label.
 func (c *call) query(known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(c.URL.RawQuery)
 	if err != nil {

@@ -12,16 +12,14 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The paths of what became of a job.
+// The paths of records.
 const (
 	PathPoints = PathJob + "/points"
 	PathLog    = PathJob + "/log"
-	// PathAlerts is that of alerts, PathDrain where a worker is drained.
 	PathAlerts = Prefix + "/alerts"
 	PathDrain  = PathWorkers + "/{name}/drain"
 )
 
-// defaultLast is how far back points go where nothing is said.
 const defaultLast = time.Hour
 
 // Points are figures of a job over time.
@@ -29,14 +27,14 @@ type Points struct {
 	From        time.Time `json:"from"`
 	To          time.Time `json:"to"`
 	StepSeconds int64     `json:"stepSeconds"`
-	// Points come by time. Where no worker had the job there is none.
+	// Points are sorted by time, without gaps in which no worker ran the job.
 	Points []Point `json:"points"`
 }
 
-// Point is what a job did in a step, and how it stood meanwhile.
+// Point has the figures of one step.
 type Point struct {
-	At time.Time `json:"at"` // when the step begins
-	// Seconds are those of the step that are known.
+	At time.Time `json:"at"` // the begin of the step
+	// Seconds counts the time of the step with figures.
 	Seconds float64 `json:"seconds"`
 
 	Docs         Amount `json:"docs"`
@@ -44,18 +42,17 @@ type Point struct {
 	Operations   Amount `json:"operations"`
 	AppliedBytes Amount `json:"appliedBytes"`
 
-	// What is not known is nil.
+	// nil is unknown.
 	LagSeconds    *Range `json:"lagSeconds"`
 	WindowSeconds *Range `json:"windowSeconds"`
 	CPUPercent    *Range `json:"cpuPercent"`
 	MemoryBytes   *Range `json:"memoryBytes"`
 
-	// Shards and Routers are there where the source, or the target, is sharded.
 	Shards  []ShardFigures  `json:"shards,omitempty"`
 	Routers []RouterFigures `json:"routers,omitempty"`
 }
 
-// ShardFigures are those of one shard of the source.
+// ShardFigures are those of a shard of the source.
 type ShardFigures struct {
 	Shard         string `json:"shard"`
 	Docs          Amount `json:"docs"`
@@ -66,14 +63,14 @@ type ShardFigures struct {
 	WindowSeconds *Range `json:"windowSeconds"`
 }
 
-// RouterFigures are those of one router of the target.
+// RouterFigures are those of a router of the target.
 type RouterFigures struct {
 	Router   string `json:"router"`
 	Commands Amount `json:"commands"`
 	Bytes    Amount `json:"bytes"`
 }
 
-// Amount is how much was done, and at which rates a second.
+// Amount is a sum with rates per second.
 type Amount struct {
 	Sum  int64   `json:"sum"`
 	Mean float64 `json:"mean"`
@@ -81,14 +78,14 @@ type Amount struct {
 	Max  float64 `json:"max"`
 }
 
-// Range is how a figure stood.
+// Range is a figure over time.
 type Range struct {
 	Mean float64 `json:"mean"`
 	Min  float64 `json:"min"`
 	Max  float64 `json:"max"`
 }
 
-// Log is a page of a job's log, the newest first. Next is the next page's before, 0 at the end.
+// Log is a page of a job's log, the newest first. Next is the next Before, 0 at the end.
 type Log struct {
 	Entries []service.Entry `json:"entries"`
 	Next    uint64          `json:"next"`
@@ -142,7 +139,6 @@ func (d desk) points(c *call) (any, error) {
 	return out, nil
 }
 
-// span is the time that a query asks for: from and to, or the last of now.
 func span(q url.Values, now time.Time) (from, to time.Time, err error) {
 	if q.Has("last") {
 		if q.Has("from") || q.Has("to") {
@@ -168,7 +164,7 @@ func span(q url.Values, now time.Time) (from, to time.Time, err error) {
 	return from, to, err
 }
 
-// length is a length of time in a query: a number and s, m, h or d.
+// length reads a number and s, m, h or d.
 func length(q url.Values, name string) (time.Duration, error) {
 	const most = 10_000
 	text := q.Get(name)
@@ -228,7 +224,6 @@ func shownAlerts(list []service.Alert) []service.ShownAlert {
 	return out
 }
 
-// workers has of each worker the jobs that the caller sees.
 func (d desk) workers(c *call) (any, error) {
 	list := d.Workers()
 	for i := range list {
@@ -238,12 +233,10 @@ func (d desk) workers(c *call) (any, error) {
 	return Workers{list}, nil
 }
 
-// drain has a worker return its jobs, or ends that, and replies with the worker.
 func (d desk) drain(c *call) (any, error) {
 	return d.Drain(c.Context(), c.caller, c.PathValue("name"), c.Method == http.MethodPost)
 }
 
-// before is the place in a trail that a page ends before, 0 for its end.
 func before(q url.Values) (n uint64, err error) {
 	if !q.Has("before") {
 		return 0, nil
@@ -255,7 +248,7 @@ func before(q url.Values) (n uint64, err error) {
 	return n, nil
 }
 
-// Log is a page of a job's log, the newest first. before 0 is the end, kind "" is all.
+// Log returns a page of a job's log, the newest first. before 0 is the end, kind "" is all.
 func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (Log,
 	error) {
 	q := query("limit", strconv.Itoa(limit), "kind", string(kind))

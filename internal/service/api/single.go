@@ -17,18 +17,17 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// PathProfiles is the path of the profiles of net/http/pprof.
+// PathProfiles is the path of net/http/pprof.
 const PathProfiles = "/debug/pprof/"
 
-// SingleOptions shape the API of the one job of a process.
+// SingleOptions shape the API of a single process.
 type SingleOptions struct {
-	Address string // host:port; port 0 takes a free one
-	Token   string // "" makes a random one
-	Log     *slog.Logger
-	PProf   bool // serve the profiles of net/http/pprof, too
-	// Cert and Key are files, for TLS; "" is without.
+	Address   string // host:port; port 0 takes a free one
+	Token     string // "" makes a random one
+	Log       *slog.Logger
+	PProf     bool // serve net/http/pprof, too
 	Cert, Key string
-	// OpenStatus shows what viewers may see to those who have no token, too.
+	// OpenStatus lets anyone read what viewers may.
 	OpenStatus        bool
 	Version, Revision string
 }
@@ -37,7 +36,7 @@ type SingleOptions struct {
 type Single struct {
 	*server.Listener
 	options SingleOptions
-	// farewell bounds the wait for replies at the end of Serve, deadline a reply, except to finalize.
+	// farewell bounds the wait for replies at the end of Serve, deadline every reply except to finalize.
 	farewell, deadline time.Duration
 }
 
@@ -46,7 +45,7 @@ type single struct {
 	options *SingleOptions
 }
 
-// Listen opens the address. Nothing is answered before Serve.
+// Listen opens the address. Serve answers.
 func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 	l, err := server.Listen(ctx, o.Address, o.Cert, o.Key, o.Log)
 	if err != nil {
@@ -56,17 +55,17 @@ func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 	return &Single{Listener: l, options: o, farewell: 5 * time.Second, deadline: replyTime}, nil
 }
 
-// Token is the secret that requests carry.
+// Token returns the secret of requests.
 func (s *Single) Token() string { return s.options.Token }
 
-// Serve answers for a job until ctx ends. Replies under way have a few seconds, so that a client of finalize gets the
-// outcome. Then it cancels a finalize under way, and waits for its end.
+// Serve answers for a job until ctx ends. Replies then get farewell, so that a client of finalize gets the outcome. After that
+// it cancels a finalize, and waits for its end.
 func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	one := &single{operate.NewSingle(ending, j, s.options.Log), &s.options}
 	tokens := OneToken("operator", s.options.Token)
-	tokens.guesses = nil // no other user of the machine is to shut its owner out; the token is long
+	tokens.guesses = nil // other users of the machine must not lock the owner out, and the token is long
 	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback, single: one,
 		Version: s.options.Version, Revision: s.options.Revision})
 	if err != nil {
@@ -80,7 +79,7 @@ func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	return err
 }
 
-// singleRoutes are those of a single process alone. Those below /api/v1 are of older versions.
+// singleRoutes has paths of older versions below /api/v1.
 func (a *API) singleRoutes() []route {
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
@@ -90,13 +89,12 @@ func (a *API) singleRoutes() []route {
 			list = append(list, route{rt.method, Prefix + cmp.Or(rest, "/status"), rt.role, a.old(rt.do), rt.time})
 		}
 	}
-	if a.o.single.options.PProf { // with the token, for profiles tell more than a status does
+	if a.o.single.options.PProf { // with the token: profiles reveal more than a status
 		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
 	}
 	return list
 }
 
-// old is a request to the one job, which it does not name.
 func (a *API) old(do action) action {
 	return func(c *call) (any, error) {
 		for _, j := range a.jobs.all(c.caller) {
@@ -107,8 +105,7 @@ func (a *API) old(do action) action {
 	}
 }
 
-// profile serves net/http/pprof, without its deadline: the client chooses how long a profile takes. The
-// command line is left out, because it may hold passwords.
+// profile has no deadline: the client chooses the length. It hides the command line, which may hold passwords.
 func profile(c *call) (any, error) {
 	serve := pprof.Index
 	switch strings.TrimPrefix(c.URL.Path, PathProfiles) {
@@ -124,7 +121,7 @@ func profile(c *call) (any, error) {
 	return sent{}, nil
 }
 
-// unlimited lifts both deadlines of the connection; when the one for reads passes, the request is canceled.
+// unlimited lifts both deadlines. A passed read deadline would cancel the request.
 func unlimited(w http.ResponseWriter) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})

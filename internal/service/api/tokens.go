@@ -22,18 +22,17 @@ import (
 
 const (
 	maxTokens = 1000
-	// lookEvery is how often at most a file of tokens is looked at again.
+	// lookEvery is the least interval of reading the file again.
 	lookEvery = time.Second
 	maxToken  = 1 << 10
 )
 
-// The errors of Enter.
 var (
 	ErrWrongToken = errors.New("the token is missing or wrong")
 	ErrTooMany    = errors.New("there were too many wrong tokens from this address")
 )
 
-// Tokens are those of a file, read again when it changes, or an administrator's. Safe for concurrent use.
+// Tokens are those of a file, read again when it changes, or one of an administrator. It is safe for concurrent use.
 type Tokens struct {
 	file    string
 	log     *slog.Logger
@@ -42,11 +41,11 @@ type Tokens struct {
 
 	mu     sync.Mutex
 	list   []holder
-	seen   os.FileInfo // of the file as it was read last
+	seen   os.FileInfo // at the last read
 	looked time.Time
 }
 
-// holder is somebody with a token, which is known by its sum alone.
+// holder has only the hash of a token.
 type holder struct {
 	name string
 	role service.Role
@@ -54,13 +53,13 @@ type holder struct {
 	sum  [sha256.Size]byte
 }
 
-// OneToken are the tokens of a service that has no file of them: one, of an administrator.
+// OneToken returns a single token of an administrator.
 func OneToken(name, token string) *Tokens {
 	return &Tokens{now: time.Now, guesses: newGuesses(),
 		list: []holder{{name: name, role: service.Admin, sum: sha256.Sum256([]byte(token))}}}
 }
 
-// OpenTokens reads a file of tokens. What is wrong with it is a config.Problems.
+// OpenTokens reads a file of tokens. Its errors are config.Problems.
 func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
 	t := &Tokens{file: file, log: log, now: time.Now, guesses: newGuesses()}
 	list, seen, err := readTokens(file)
@@ -71,12 +70,12 @@ func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
 	return t, nil
 }
 
-// Enter returns who has a token, or ErrWrongToken; after many wrong ones from an address ErrTooMany. A valid
-// token always enters: otherwise anybody behind the same proxy could lock its owner out.
+// Enter returns the caller of a token, or ErrWrongToken; after many wrong ones from an address ErrTooMany. A valid
+// token always enters, so that others behind the same proxy cannot lock its owner out.
 func (t *Tokens) Enter(token, from string) (*service.Caller, error) {
 	c := t.Whose(token)
 	if c == nil {
-		if token != "" && t.guesses.wrong(from, t.now()) { // no token is no guess
+		if token != "" && t.guesses.wrong(from, t.now()) { // a missing token is no guess
 			return nil, ErrTooMany
 		}
 		return nil, ErrWrongToken
@@ -85,7 +84,7 @@ func (t *Tokens) Enter(token, from string) (*service.Caller, error) {
 	return c, nil
 }
 
-// Whose is who has a token now, nil for nobody.
+// Whose returns the caller of a token, nil for none.
 func (t *Tokens) Whose(token string) *service.Caller {
 	if token == "" || len(token) > maxToken {
 		return nil
@@ -93,7 +92,7 @@ func (t *Tokens) Whose(token string) *service.Caller {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 	list := t.holders()
-	for i := range list { // all of them, so that the time says nothing
+	for i := range list { // in constant time
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], list[i].sum[:]), i, found)
 	}
 	if found < 0 {
@@ -103,7 +102,7 @@ func (t *Tokens) Whose(token string) *service.Caller {
 	return &service.Caller{Name: h.name, Role: h.role, Jobs: slices.Clone(h.jobs)}
 }
 
-// holders are those of the file now, or the last usable ones.
+// holders returns those of the file, or the last valid ones.
 func (t *Tokens) holders() []holder {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +130,7 @@ func same(a, b os.FileInfo) bool {
 	return a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && os.SameFile(a, b)
 }
 
-// readTokens reads a file that nobody else may read.
+// readTokens refuses a file that others can read.
 func readTokens(file string) ([]holder, os.FileInfo, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -15,25 +15,24 @@ const (
 	PathVerifications  = PathJob + "/verifications"
 	PathVerification   = PathVerifications + "/{id}"
 	PathVerifySchedule = PathJob + "/verify-schedule"
-	// PathRepair is the path of the repair of what a verification has found.
-	PathRepair = PathVerification + "/repair"
+	PathRepair         = PathVerification + "/repair"
 )
 
-// NewVerification is the body that asks for a verification.
+// NewVerification is the body that requests a verification.
 type NewVerification struct {
-	// ID identifies the verification, so that the request can be repeated; "" lets the service choose one.
+	// ID makes the request repeatable; "" is generated.
 	ID string `json:"id,omitempty"`
 	service.VerifyOptions
 }
 
-// NewRepair is the body that asks for a repair.
+// NewRepair is the body that requests a repair.
 type NewRepair struct {
-	// ID is that of the verification that repairs, as NewVerification has it.
+	// ID is as in NewVerification.
 	ID string `json:"id,omitempty"`
 	operate.RepairWhat
 }
 
-// Verification is one of a job's. Findings are there when it has ended with a result.
+// Verification is a verification of a job, with its findings once it has a result.
 type Verification struct {
 	ID         string                 `json:"id"`
 	State      service.VerifyState    `json:"state"`
@@ -47,9 +46,9 @@ type Verification struct {
 	StartedAt  *time.Time             `json:"startedAt"`
 	EndedAt    *time.Time             `json:"endedAt"`
 	Progress   service.VerifyProgress `json:"progress"`
-	// Helpers are other workers that read parts, or have.
+	// Helpers are other workers that read parts, or have done so.
 	Helpers []service.VerifyHelper `json:"helpers,omitempty"`
-	// Differences are documents, SchemaDifferences collections, options, indexes and views.
+	// Differences counts documents, SchemaDifferences collections, options, indexes and views.
 	Differences       int64  `json:"differences"`
 	SchemaDifferences int64  `json:"schemaDifferences"`
 	Waits             string `json:"waits"`
@@ -61,7 +60,7 @@ type Verification struct {
 	Findings *service.Findings `json:"findings,omitempty"`
 }
 
-// Verifications are those of a job, the newest first, and their schedule, nil for none.
+// Verifications are those of a job, the newest first. Schedule is nil for none.
 type Verifications struct {
 	Verifications []Verification          `json:"verifications"`
 	Schedule      *service.VerifySchedule `json:"schedule"`
@@ -90,7 +89,7 @@ func (d desk) repair(c *call, n NewRepair) (any, error) {
 	return c.toVerify(d.Repair(c.Context(), c.caller, c.PathValue("name"), n.ID, n.RepairWhat.In(c.PathValue("id"))))
 }
 
-// toVerify replies to who has asked for a verification; made is false where it was there.
+// toVerify replies with 201 if the verification was made.
 func (c *call) toVerify(v *service.Verification, made bool, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -141,35 +140,34 @@ func (d desk) schedule(c *call, s service.VerifySchedule) (any, error) {
 	return d.scheduled(&s)(c)
 }
 
-// scheduled has a job be verified again and again; nil has it not.
 func (d desk) scheduled(s *service.VerifySchedule) action {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		return d.ScheduleVerifications(ctx, who, name, s)
 	})
 }
 
-// Verify asks for a verification of a job; made is false if the id exists.
+// Verify requests a verification; made is false if the id exists.
 func (c *Client) Verify(ctx context.Context, name string, n NewVerification) (v Verification, made bool, err error) {
 	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name), n, &v)
 	return v, code == http.StatusCreated, err
 }
 
-// Verifications are those of a job, the newest first.
+// Verifications returns those of a job, the newest first.
 func (c *Client) Verifications(ctx context.Context, name string) (Verifications, error) {
 	return ask[Verifications](ctx, c, http.MethodGet, ofJob(PathVerifications, name), nil)
 }
 
-// Verification is one of a job's with what it has found.
+// Verification returns one with its findings.
 func (c *Client) Verification(ctx context.Context, name, id string) (Verification, error) {
 	return ask[Verification](ctx, c, http.MethodGet, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
 }
 
-// CancelVerification calls one off.
+// CancelVerification cancels a verification.
 func (c *Client) CancelVerification(ctx context.Context, name, id string) (Verification, error) {
 	return ask[Verification](ctx, c, http.MethodDelete, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
 }
 
-// ScheduleVerifications has a job be verified again and again; nil has it not.
+// ScheduleVerifications sets the schedule; nil removes it.
 func (c *Client) ScheduleVerifications(ctx context.Context, name string, s *service.VerifySchedule) (Job, error) {
 	if s == nil {
 		return c.job(ctx, http.MethodDelete, PathVerifySchedule, name, nil)
@@ -177,7 +175,7 @@ func (c *Client) ScheduleVerifications(ctx context.Context, name string, s *serv
 	return c.job(ctx, http.MethodPut, PathVerifySchedule, name, s)
 }
 
-// Repair asks for the repair of documents that a verification found; made is false for a repeated request.
+// Repair requests a repair of documents that a verification found; made is false for a repeated request.
 func (c *Client) Repair(ctx context.Context, name, of string, n NewRepair) (v Verification, made bool, err error) {
 	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name)+"/"+url.PathEscape(of)+"/repair", n, &v)
 	return v, code == http.StatusCreated, err

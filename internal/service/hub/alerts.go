@@ -19,34 +19,34 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Alerts are in a bucket, and notices for their receivers in a stream.
+// Alerts are in a bucket, notices in a stream.
 const (
 	bucketAlerts   = "millrace-alerts"
 	streamNotices  = "millrace-notices"
 	subjectNotices = "millrace.notices"
-	// noticeAge is how long a receiver that cannot be reached may miss nothing.
+	// noticeAge is how long notices wait for a receiver.
 	noticeAge = 24 * time.Hour
-	// noticeTime is how long a process may take over a notice before another one gets it.
+	// noticeTime is how long a process may hold a notice.
 	noticeTime = time.Minute
-	// idleReceiver is when a receiver of whom no process speaks any more is forgotten.
+	// idleReceiver is when an unused receiver is deleted.
 	idleReceiver = 7 * 24 * time.Hour
-	// MaxPastAlerts bounds the alerts that are over and are kept.
+	// MaxPastAlerts bounds the stored alerts that have ended.
 	MaxPastAlerts = 1000
 )
 
-// Alerts has present and past alerts, and notices for receivers. It is safe for concurrent use.
+// Alerts has alerts, and notices for receivers. It is safe for concurrent use.
 type Alerts struct {
 	*streams
 	kv  jetstream.KeyValue
 	log *slog.Logger
 }
 
-// alertKey is the key of the present alert of a job and kind, pastKey of a past one. Kinds and IDs have no dots.
+// Kinds and IDs have no dots.
 func alertKey(a *service.Alert) string { return "now." + string(a.Kind) + "." + a.Job }
 
 func pastKey(id string) string { return "past." + id }
 
-// Set stores the present alert of a job and a kind over its revision. ErrChanged says that it has changed.
+// Set stores the present alert of a job and a kind. It returns ErrChanged if the revision is old.
 func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
 	err := write(ctx, a.kv, alertKey(one), one)
 	if errors.Is(err, ErrExists) {
@@ -55,12 +55,12 @@ func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
 	return mongo.Wrap(err, "store alert %s of job %s", one.Kind, one.Job)
 }
 
-// Drop forgets the present alert of a job and a kind, unless it has changed.
+// Drop deletes the present alert of a job and a kind, unless the revision is old.
 func (a *Alerts) Drop(ctx context.Context, one *service.Alert) error {
 	return mongo.Wrap(remove(ctx, a.kv, alertKey(one), one.Revision), "forget alert %s of job %s", one.Kind, one.Job)
 }
 
-// KeepPast stores an alert that is over, and removes the oldest of too many that a view has.
+// KeepPast stores an ended alert, and removes the oldest beyond MaxPastAlerts.
 func (a *Alerts) KeepPast(ctx context.Context, v *View, one *service.Alert) error {
 	if err := put(ctx, a.kv, pastKey(one.ID), one); err != nil {
 		return fmt.Errorf("keep alert %s of job %s: %w", one.Kind, one.Job, err)
@@ -74,20 +74,20 @@ func (a *Alerts) KeepPast(ctx context.Context, v *View, one *service.Alert) erro
 	return nil
 }
 
-// Announce leaves a notice for a receiver. The same id once more is no other notice.
+// Announce queues a notice for a receiver, once for each id.
 func (a *Alerts) Announce(ctx context.Context, receiver, id string, notice []byte) error {
 	_, err := a.js.Publish(ctx, subjectNotices+"."+receiver, notice, jetstream.WithMsgID(receiver+"."+id))
 	return mongo.Wrap(err, "leave a notice for %s", receiver)
 }
 
-// Notice is what a receiver is to be told, and when it was left for it.
+// Notice is a queued notice.
 type Notice struct {
 	At   time.Time
 	Data []byte
 }
 
-// Notices calls take with each notice for a receiver, in order and one at a time among all processes, until ctx
-// ends. It repeats one if take fails, or if the process ends before take returns.
+// Notices calls take with each notice for a receiver, in order, until ctx ends. Of all processes only one does so at a
+// time. A notice is repeated if take fails, or if the process ends before take returns.
 func (a *Alerts) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
 	for {
 		err := a.notices(ctx, receiver, take)
@@ -132,7 +132,7 @@ func (a *Alerts) notices(ctx context.Context, receiver string, take func(context
 	}
 }
 
-// deliver calls take with one message, and keeps the message from other processes meanwhile.
+// deliver keeps a message from other processes while take runs.
 func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context.Context, Notice) error) error {
 	n := Notice{Data: m.Data(), At: time.Now()}
 	if meta, err := m.Metadata(); err == nil {
@@ -148,12 +148,12 @@ func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context
 		return err
 	})
 	g.Go(func() error {
-		// lost with NATS, and told again then
+		// An error means that NATS repeats the message.
 		_ = retry.Every(taking, noticeTime/4, func() error { _ = m.InProgress(); return nil })
 		return nil
 	})
 	if err := g.Wait(); !taken {
-		_ = m.Nak() // else another has it after noticeTime
+		_ = m.Nak() // else another process waits noticeTime
 		return err
 	}
 	acking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -161,7 +161,7 @@ func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context
 	return m.DoubleAck(acking)
 }
 
-// Alerts returns the present alerts by job and kind, and those whose end was not notified. Do not change them.
+// Alerts returns present alerts by job and kind, with those whose end was not notified. Do not change them.
 func (v *View) Alerts() []service.Alert {
 	list := v.alertsBelow("now.")
 	slices.SortFunc(list, func(a, b service.Alert) int {
@@ -170,7 +170,7 @@ func (v *View) Alerts() []service.Alert {
 	return list
 }
 
-// PastAlerts are those that are over, the newest first.
+// PastAlerts returns ended alerts, the newest first.
 func (v *View) PastAlerts() []service.Alert {
 	list := v.alertsBelow("past.")
 	slices.SortFunc(list,

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -9,29 +10,29 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
 )
 
 const (
-	// subjectAsk is what questions to workers are sent under, followed by the worker's name.
+	// subjectAsk is followed by a worker's name.
 	subjectAsk = "millrace.ask."
-	// subjectAssist, followed by a run, takes requests of assistants. Nothing is stored: the run knows its parts.
+	// subjectAssist is followed by a run. Nothing is stored: the run knows its parts.
 	subjectAssist = "millrace.lend."
 )
 
 const (
-	// asksAtOnce bounds the questions that a worker answers at once, asksWaiting those that wait.
 	asksAtOnce  = 4
 	asksWaiting = 64
-	// mostAnswers bounds the requests that a run answers at once, each with a message in memory.
+	// mostAnswers bounds the simultaneous requests to a run, each in memory.
 	mostAnswers = 256
-	// MaxAnswer bounds an answer, in bytes: what a NATS server takes by default.
+	// MaxAnswer bounds an answer, in bytes, by NATS' default.
 	MaxAnswer = maxValue
 )
 
-// ErrNoAnswer says that a worker is not there, or does not answer.
+// ErrNoAnswer reports that a worker is absent or silent.
 var ErrNoAnswer = errors.New("the worker does not answer")
 
-// Ask asks a worker, and waits for its answer until ctx ends.
+// Ask sends a question to a worker and returns its answer.
 func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, error) {
 	m, err := h.conn.RequestWithContext(ctx, subjectAsk+worker, question)
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) ||
@@ -44,7 +45,21 @@ func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, 
 	return m.Data, nil
 }
 
-// Answer answers questions to a worker until ctx ends and all answers are given, of up to MaxAnswer bytes.
+// AskFor sends a question to a worker and reads the body of its answer. A refusal is in the answer, without an error.
+func AskFor[T any](ctx context.Context, h *Hub, worker string, question []byte) (*T, service.Answer, error) {
+	var a service.Answer
+	out := new(T)
+	raw, err := h.Ask(ctx, worker, question)
+	if err != nil {
+		return nil, a, err
+	}
+	if err = json.Unmarshal(raw, &a); err == nil && a.Code == "" {
+		err = json.Unmarshal(a.Body, out)
+	}
+	return out, a, mongo.Wrap(err, "read the answer of worker %s", worker)
+}
+
+// Answer answers questions to a worker, in up to MaxAnswer bytes, until ctx ends and all are answered.
 func (h *Hub) Answer(ctx context.Context, worker string,
 	answer func(ctx context.Context, question []byte) []byte) error {
 	return h.answer(ctx, subjectAsk+worker, asksAtOnce, asksWaiting, answer)
@@ -53,10 +68,10 @@ func (h *Hub) Answer(ctx context.Context, worker string,
 // ServeAssistants answers requests to a run until ctx ends and all are answered.
 func (h *Hub) ServeAssistants(ctx context.Context, run string,
 	answer func(ctx context.Context, request []byte) (reply []byte)) error {
-	return h.answer(ctx, subjectAssist+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
+	return h.answer(ctx, subjectAssist+run, mostAnswers, mostAnswers, answer) // assistants repeat dropped requests
 }
 
-// AskOwner sends a request of an assistant to a run, and returns its reply.
+// AskOwner sends an assistant's request to a run and returns the reply.
 func (h *Hub) AskOwner(ctx context.Context, run string, request []byte) ([]byte, error) {
 	m, err := h.conn.RequestWithContext(ctx, subjectAssist+run, request)
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -68,7 +83,7 @@ func (h *Hub) AskOwner(ctx context.Context, run string, request []byte) ([]byte,
 	return m.Data, nil
 }
 
-// answer answers requests until ctx ends, some at once. It drops them if too many wait.
+// answer drops requests if too many wait.
 func (h *Hub) answer(ctx context.Context, subject string, atOnce, waiting int,
 	answer func(context.Context, []byte) []byte) error {
 	asked := make(chan *nats.Msg, waiting)

@@ -19,41 +19,41 @@ import (
 )
 
 const (
-	// maxPayload bounds a message: a definition, or a report of many collections.
+	// maxPayload bounds a message, such as a report of many collections.
 	maxPayload = 4 << 20
 	maxStore   = 8 << 30
-	// syncEvery is how often the disk is synced. A power cut loses that much of definitions, never of data.
+	// syncEvery bounds what a power cut loses: definitions, never data.
 	syncEvery = 2 * time.Second
 	startTime = time.Minute
 )
 
-// EmbedOptions are those of a NATS server in this process.
+// EmbedOptions shape a NATS server in this process.
 type EmbedOptions struct {
-	// Dir holds its files. It is made, for its owner alone.
+	// Dir is created, for its owner alone.
 	Dir string
-	// Host and Port are for workers of other machines; "" is none, Port -1 a free one.
+	// Host and Port are for workers elsewhere. Host "" does not listen, Port -1 takes a free one.
 	Host string
 	Port int
-	// Token is the secret that they give.
+	// Token is required of clients.
 	Token string
-	// TLS encrypts what they send; nil does not.
+	// TLS nil does not encrypt.
 	TLS *tls.Config
 	Log *slog.Logger
 }
 
-// Embedded is a NATS server in this process. It is restarted after its disk was full.
+// Embedded is a NATS server in this process. It restarts after its disk was full.
 type Embedded struct {
 	o    EmbedOptions
 	lock *os.File
 	end  context.CancelFunc
-	done chan struct{} // closed when nobody looks after the server any more
+	done chan struct{} // closed when lookAfter returns
 
 	mu      sync.Mutex
 	server  *server.Server
-	trouble error // why nothing can be stored, nil where it can
+	trouble error // why nothing can be stored, else nil
 }
 
-// Embed starts a NATS server, whose files no other process may use meanwhile.
+// Embed starts a NATS server and locks its directory.
 func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
 	defer func() {
 		if err != nil {
@@ -74,7 +74,7 @@ func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	if o.Port < 0 { // the next one has the address of the first
+	if o.Port < 0 { // keep the port over restarts
 		if a, ok := e.server.Addr().(*net.TCPAddr); ok {
 			e.o.Port = a.Port
 		}
@@ -85,7 +85,7 @@ func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
 	return e, nil
 }
 
-// start starts a server on the directory, and returns once it keeps things.
+// start returns once the server is ready.
 func (e *Embedded) start(ctx context.Context) error {
 	o := &e.o
 	s, err := server.NewServer(&server.Options{
@@ -100,7 +100,7 @@ func (e *Embedded) start(ctx context.Context) error {
 	}
 	fatal := make(chan string, 1)
 	s.SetLoggerV2(serverLog{o.Log, fatal}, false, false, false)
-	go s.Start() // returns once it is up; stop waits for its end
+	go s.Start() // returns once it is up
 	e.mu.Lock()
 	e.server = s
 	e.mu.Unlock()
@@ -115,7 +115,7 @@ func (e *Embedded) up(ctx context.Context, s *server.Server, fatal <-chan string
 	late := time.After(startTime)
 	for !s.ReadyForConnections(100 * time.Millisecond) {
 		select {
-		case why := <-fatal: // it neither ends nor goes on
+		case why := <-fatal: // the server hangs then
 			return mongo.WithHint(errors.New(why),
 				"a port that another program uses is changed with --nats-listen; port 0 takes a free one")
 		case <-ctx.Done():
@@ -144,10 +144,9 @@ func (e *Embedded) running() *server.Server {
 	return e.server
 }
 
-// InProcessConn connects to the present server (nats.InProcessConnProvider).
+// InProcessConn implements nats.InProcessConnProvider.
 func (e *Embedded) InProcessConn() (net.Conn, error) { return e.running().InProcessConn() }
 
-// lockDir keeps the directory for this process, also from one that ends without a word.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -160,7 +159,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Address is where it listens, "" for nowhere.
+// Address returns the address that it listens on, "" for none.
 func (e *Embedded) Address() string {
 	if a := e.running().Addr(); a != nil {
 		return a.String()
@@ -176,7 +175,7 @@ func (e *Embedded) Close() {
 	_ = e.lock.Close()
 }
 
-// serverLog logs errors of the server as warnings, for it goes on. It sends the first fatal one to fatal.
+// serverLog logs errors as warnings, because the server goes on, and sends the first fatal one.
 type serverLog struct {
 	log   *slog.Logger
 	fatal chan<- string

@@ -13,28 +13,26 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Format is that of what processes store and ask of each other. A release that changes it raises it by one. It
-// works with the one before, which may lose unknown fields of a definition.
+// Format is the version of stored values and questions. A release that changes them raises it by one and works with
+// the previous one, which may lose unknown fields of a definition.
 const Format = 1
 
-// The newest format that any process of the service has had.
+// The newest format of any process of the service.
 const (
 	bucketFormat = "millrace-format"
 	keyFormat    = "newest"
 )
 
-// formatEvery is how often a process checks that its format is still allowed.
 const formatEvery = 15 * time.Second
 
 var errFormat = errors.New("this release and the service's are too far apart")
 
-// formats are that of this process, and the bucket that has the newest.
 type formats struct {
 	jetstream.KeyValue
 	mine int
 }
 
-// enter notes the format of this process, unless the service's is too far from it.
+// enter stores the format of this process, unless it is too far from the service's.
 func (f *formats) enter(ctx context.Context) error {
 	for {
 		newest, revision, err := f.newest(ctx)
@@ -55,7 +53,6 @@ func (f *formats) enter(ctx context.Context) error {
 	}
 }
 
-// newest is the newest format that was noted; 0 and revision 0 are none.
 func (f *formats) newest(ctx context.Context) (format int, revision uint64, err error) {
 	e, err := f.Get(ctx, keyFormat)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -81,13 +78,13 @@ func (f *formats) apart(newest int) error {
 	return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), hint)
 }
 
-// KeepFormat ends with an error when the service has become too new for this process.
+// KeepFormat returns an error when the service has become too new for this process.
 func (h *Hub) KeepFormat(ctx context.Context) error {
 	for {
 		if err := pace.Pause(ctx, formatEvery); err != nil {
 			return context.Cause(ctx)
 		}
-		newest, _, err := h.formats.newest(ctx) // an error is NATS', of which others tell
+		newest, _, err := h.formats.newest(ctx) // other calls report errors of NATS
 		if err == nil {
 			err = h.formats.apart(newest)
 		}

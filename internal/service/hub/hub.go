@@ -1,3 +1,5 @@
+// Package hub stores the state of the service in NATS JetStream, in this process or in a cluster. Only hub uses NATS.
+// No data depend on it: a lease decides who tries, the target (state.Store) who may write.
 package hub
 
 import (
@@ -17,10 +19,10 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// DefaultLease is how long a worker that says nothing keeps what it runs.
+// DefaultLease is how long a silent worker keeps its jobs.
 const DefaultLease = 15 * time.Second
 
-// The buckets and the trail. A prefix keeps them apart from what else a cluster holds.
+// The prefix separates them from other contents of a cluster.
 const (
 	bucketJobs    = "millrace-jobs"
 	bucketLeases  = "millrace-leases"
@@ -31,17 +33,17 @@ const (
 	subjectAudit  = "millrace.audit"
 )
 
-// Options say where the hub keeps things.
+// Options shape a hub.
 type Options struct {
-	// Embedded is a server of this process; else URI names a cluster.
+	// Embedded is a server in this process; without one URI names a cluster.
 	Embedded *Embedded
 	// URI is nats://host:4222, several with commas; Creds a file of NATS credentials, Token a secret.
 	URI, Creds, Token string
-	// Lease is how long a silent worker keeps its jobs, the same for all processes; 0 is DefaultLease.
+	// Lease must be the same in all processes; 0 is DefaultLease.
 	Lease time.Duration
-	// Replicas is the number of copies, the same for all processes; 0 is three in a cluster, else one.
+	// Replicas must be the same in all processes; 0 is three in a cluster, else one.
 	Replicas int
-	// Format is that of this release; 0 is Format.
+	// Format 0 is this release's.
 	Format int
 	Log    *slog.Logger
 }
@@ -57,16 +59,14 @@ type Hub struct {
 	Audit         Audit
 
 	streams
-	conn *nats.Conn
-	log  *slog.Logger
-	// embedded is the server where it is in this process, else nil.
+	conn     *nats.Conn
+	log      *slog.Logger
 	embedded *Embedded
-	asking   chan struct{} // has one while somebody asks whether the store can be written
-	written  time.Time     // when it could, last; for whoever asks
+	asking   chan struct{} // held during Ready
+	written  time.Time     // last success of Ready
 	formats  formats
 }
 
-// The errors that callers tell apart.
 var (
 	ErrExists   = errors.New("a job of this name is there already")
 	ErrNotFound = errors.New("there is no job of this name")
@@ -74,7 +74,7 @@ var (
 	ErrHeld     = errors.New("somebody else has the lease")
 )
 
-// Open connects, and makes the buckets that are not there.
+// Open connects, and creates missing buckets and streams.
 func Open(ctx context.Context, o Options) (*Hub, error) {
 	if o.Lease == 0 {
 		o.Lease = DefaultLease
@@ -136,7 +136,7 @@ func dial(o Options) (*nats.Conn, error) {
 	return nats.Connect(uri, options...)
 }
 
-// replicasOfCluster are as many as one of them may be lost of.
+// With three replicas one may be lost.
 const replicasOfCluster = 3
 
 func (h *Hub) replicas(wanted int) int {
@@ -149,14 +149,13 @@ func (h *Hub) replicas(wanted int) int {
 	return 1
 }
 
-// electTime bounds the election of leaders in a cluster, makeTime one try: of two processes that make the same
-// stream at once, one gets no answer and finds the stream at its next try.
+// electTime bounds the election of leaders in a cluster, makeTime one try. Of two processes that create the same
+// stream at once, one gets no answer and finds the stream in its next try.
 const (
 	electTime = 3 * time.Minute
 	makeTime  = 5 * time.Second
 )
 
-// prepare makes what is not there, also in a cluster that has just been started.
 func (h *Hub) prepare(ctx context.Context, replicas int) error {
 	for end := time.Now().Add(electTime); ; {
 		try, cancel := context.WithTimeout(ctx, makeTime)
@@ -166,14 +165,14 @@ func (h *Hub) prepare(ctx context.Context, replicas int) error {
 			return err
 		}
 		h.log.Warn("NATS is not ready to keep the store of the service; trying again", "error", err)
-		// Another process that has begun with this one would be in its way again.
+		// A random pause separates processes that have started together.
 		if err := pace.Pause(ctx, 500*time.Millisecond+rand.N(2*time.Second)); err != nil {
 			return err
 		}
 	}
 }
 
-// electing reports an error that passes once the nodes of a cluster have found each other.
+// electing reports an error that passes when a cluster has elected its leaders.
 func electing(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
@@ -181,22 +180,21 @@ func electing(err error) bool {
 		errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNotReady)
 }
 
-// few reports that a cluster has fewer nodes than are to keep something.
 func few(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNoCluster)
 }
 
-// Error codes of NATS servers (nats-server, errors.json: JSClusterNoPeersErrF, JSClusterNotAvailErr,
+// Error codes of NATS (nats-server, errors.json: JSClusterNoPeersErrF, JSClusterNotAvailErr,
 // JSStreamReplicasNotSupportedErr, JSStreamWrongLastSequenceConstantErr).
 const (
 	errNoPeers       jetstream.ErrorCode = 10005
 	errNotReady      jetstream.ErrorCode = 10008
 	errNoCluster     jetstream.ErrorCode = 10074
-	errWrongRevision jetstream.ErrorCode = 10164 // of a node that does not say which one is right
+	errWrongRevision jetstream.ErrorCode = 10164 // does not name the right one
 )
 
-// make makes what is not there, and has what is there kept by as many nodes.
+// make creates what is missing, and sets the replicas of the rest.
 func (h *Hub) make(ctx context.Context, replicas int) error {
 	for _, b := range h.buckets() {
 		b.Replicas = replicas
@@ -219,7 +217,6 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	return nil
 }
 
-// bucket is one of the store, and who has it.
 type bucket struct {
 	kv *jetstream.KeyValue
 	jetstream.KeyValueConfig
@@ -247,7 +244,6 @@ func (h *Hub) buckets() []bucket {
 	}
 }
 
-// kept is a stream of the store, and who reads it; nil is nobody.
 type kept struct {
 	stream *jetstream.Stream
 	jetstream.StreamConfig
@@ -264,20 +260,20 @@ func (h *Hub) kept() []kept {
 		kept{&h.Records.log.stream, jetstream.StreamConfig{Name: streamEvents, Description: "what happened to jobs",
 			Subjects: []string{subjectEvents + ".>"}, MaxBytes: 512 << 20, MaxMsgsPerSubject: maxOfJob, MaxAge: keepRecords,
 			AllowDirect: true}},
-		kept{nil, jetstream.StreamConfig{Name: streamNotices, Description: "what receivers of alerts are still to be told",
+		kept{nil, jetstream.StreamConfig{Name: streamNotices, Description: "notices for receivers of alerts",
 			Subjects: []string{subjectNotices + ".>"}, Retention: jetstream.WorkQueuePolicy, MaxBytes: 32 << 20,
 			MaxAge: noticeAge, Duplicates: noticeAge}})
 }
 
-// Lease is how long a worker that says nothing keeps what it runs.
+// Lease returns how long a silent worker keeps its jobs.
 func (h *Hub) Lease() time.Duration { return h.Leases.ttl }
 
-// identity tells this store from one that was recreated, by the age of its buckets.
+// identity changes when the store is recreated.
 func (h *Hub) identity(ctx context.Context) (string, error) {
 	id := ""
 	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications,
 		bucketFindings} {
-		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
+		s, err := h.js.Stream(ctx, "KV_"+bucket) // NATS ADR-8: the stream of a bucket
 		if err != nil {
 			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)
 		}

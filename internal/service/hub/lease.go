@@ -14,13 +14,13 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Leases say who is to try what. It is safe for concurrent use.
+// Leases assign units of work to processes. It is safe for concurrent use.
 type Leases struct {
 	kv  jetstream.KeyValue
-	ttl time.Duration // of a lease that nobody renews
+	ttl time.Duration // without renewal
 
 	mu      sync.Mutex
-	holders map[string]holder // of leases that this process would take, by unit
+	holders map[string]holder // by unit
 }
 
 // Held is a lease of this process. Only Until may be called concurrently.
@@ -31,16 +31,16 @@ type Held struct {
 	rev   uint64
 
 	mu    sync.Mutex
-	until time.Time // by this process' monotonic clock
+	until time.Time // monotonic
 }
 
-// Take takes the lease of a unit of work, ErrHeld where somebody has it.
+// Take takes the lease of a unit. It returns ErrHeld if another process has it.
 func (l *Leases) Take(ctx context.Context, unit string, lease service.Lease) (*Held, error) {
 	raw, err := encode(lease)
 	if err != nil {
 		return nil, err
 	}
-	// The store counts from the moment it has the lease, which is later.
+	// The store starts counting later.
 	began := time.Now()
 	rev, err := l.kv.Create(ctx, unit, raw)
 	if conflict(err) {
@@ -60,14 +60,13 @@ func (l *Leases) Take(ctx context.Context, unit string, lease service.Lease) (*H
 	return &Held{of: l, unit: unit, value: raw, rev: rev, until: began.Add(l.ttl)}, nil
 }
 
-// holder is a lease that somebody else has.
 type holder struct {
 	rev uint64
-	at  time.Time // when it was seen first at this revision, by this process' clock
+	at  time.Time // first seen, monotonic
 }
 
-// silent returns the revision of a lease that was not renewed for its time by this process' clock, else 0. The
-// store ends leases by its wall clock, which may have been set back.
+// silent returns the revision of a lease that was not renewed for its time by this process' clock, else 0. The store
+// uses its wall clock, which may have been set back.
 func (l *Leases) silent(ctx context.Context, unit string) uint64 {
 	e, err := l.kv.Get(ctx, unit)
 	if err != nil {
@@ -77,7 +76,7 @@ func (l *Leases) silent(ctx context.Context, unit string) uint64 {
 	defer l.mu.Unlock()
 	seen, ok := l.holders[unit]
 	if !ok || seen.rev != e.Revision() {
-		maps.DeleteFunc(l.holders, func(_ string, s holder) bool { return time.Since(s.at) > 10*l.ttl }) // nobody asks for it
+		maps.DeleteFunc(l.holders, func(_ string, s holder) bool { return time.Since(s.at) > 10*l.ttl }) // no longer wanted
 		l.holders[unit] = holder{e.Revision(), time.Now()}
 		return 0
 	}
@@ -87,19 +86,19 @@ func (l *Leases) silent(ctx context.Context, unit string) uint64 {
 	return seen.rev
 }
 
-// Until is when the lease ends unless it is renewed, on the safe side.
+// Until returns when the lease ends without renewal, not later than the store does.
 func (l *Held) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.until
 }
 
-// Renew renews the lease. ErrHeld says that it is lost; after another error it lasts until Until.
+// Renew returns ErrHeld if the lease is lost. After other errors it lasts until Until.
 func (l *Held) Renew(ctx context.Context) error {
 	began := time.Now()
 	rev, err := l.of.kv.Update(ctx, l.unit, l.value, l.rev)
 	if conflict(err) {
-		// An answer that was lost has stored it all the same.
+		// The last renewal may be stored although its answer was lost.
 		e, getErr := l.of.kv.Get(ctx, l.unit)
 		if getErr == nil && string(e.Value()) == string(l.value) {
 			l.rev = e.Revision()
@@ -119,7 +118,7 @@ func (l *Held) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Release gives the lease back. One that is lost meanwhile is left alone.
+// Release releases the lease, unless it is lost.
 func (l *Held) Release(ctx context.Context) error {
 	err := l.of.kv.Delete(ctx, l.unit, jetstream.LastRevision(l.rev))
 	if conflict(err) {

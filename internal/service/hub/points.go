@@ -16,10 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// clockSlack is how far the clocks of workers and of NATS may differ.
 const clockSlack = time.Minute
 
-// storedPoint is a point as it is stored: short names, and numbers of few digits.
+// storedPoint has short names and rounded numbers.
 type storedPoint struct {
 	From int64 `json:"t"` // milliseconds
 	To   int64 `json:"e"`
@@ -29,7 +28,7 @@ type storedPoint struct {
 	Routers []storedPart `json:"r,omitempty"`
 }
 
-// storedPart is a shard or a router of a point, with its seconds if they are not the point's.
+// storedPart is a shard or a router, with its seconds if they differ from the point's.
 type storedPart struct {
 	Shard  string `json:"s,omitempty"`
 	Router string `json:"r,omitempty"`
@@ -48,7 +47,7 @@ type storedFigures struct {
 	Memory  figures `json:"m,omitempty"`
 }
 
-// figure is a number that is written in up to five digits, or whole.
+// figure is written as an integer, or rounded to five digits.
 type figure float64
 
 // MarshalJSON implements json.Marshaler.
@@ -120,7 +119,7 @@ func stored(p *service.Point) *storedPoint {
 	return out
 }
 
-// figuresOf are those of a point, or of a part of one of so many seconds.
+// figuresOf omits Seconds if they equal those of the whole point.
 func figuresOf(p *service.Point, seconds float64) storedFigures {
 	s := p.Seconds
 	out := storedFigures{Seconds: figure(s), Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations),
@@ -151,7 +150,7 @@ func (s *storedFigures) named(name string, seconds figure) service.Point {
 		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
 }
 
-// Spans are the lengths of the points that are kept, the shortest first.
+// Spans returns the lengths of the stored points, the shortest first.
 func Spans() (all []time.Duration) {
 	for _, s := range allSeries() {
 		all = append(all, s.every)
@@ -169,7 +168,7 @@ func (r *Records) AddPoint(ctx context.Context, uid, id string, every time.Durat
 	return r.publish(ctx, r.of(every).subject+"."+uid, id, stored(p))
 }
 
-// LastPoint is the newest point of a job of one length, nil where there is none.
+// LastPoint returns a job's newest point of one length, nil for none.
 func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error) {
 	s := r.of(every)
 	stream, err := r.js.Stream(ctx, s.stream)
@@ -190,7 +189,7 @@ func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration
 	return one.point(), nil
 }
 
-// PointsOf calls each with the stored points of one length that begin in a period.
+// PointsOf calls each with a job's points of one length that begin in a period.
 func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period,
 	each func(*service.Point)) error {
 	s := r.of(every)
@@ -204,14 +203,14 @@ func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration,
 			if !p.From.Before(in.From) && p.From.Before(in.To) {
 				each(p)
 			}
-			// They come by time, but for the clocks: that of a worker, or of NATS, may have been set.
+			// The order is by time, but clocks of workers or of NATS may have been set.
 			end := in.To.Add(clockSlack)
 			return p.From.After(end) && m.Time.After(end), nil
 		})
 }
 
-// Points returns figures in [from, to), in spans of step. It reads the longest points that are not longer than
-// step, and shorter ones for the rest.
+// Points returns figures in [from, to), in spans of step. It reads the longest points up to step, and shorter ones for
+// the rest.
 func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket,
 	error) {
 	from = from.Truncate(step)
@@ -220,7 +219,6 @@ func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, st
 		if r.points[i].every > step && i > 0 {
 			continue
 		}
-		// What a longer point tells of, shorter ones are not to tell again.
 		next := from
 		err := r.PointsOf(ctx, uid, r.points[i].every, service.Period{From: from, To: to}, func(p *service.Point) {
 			buckets.Add(p)

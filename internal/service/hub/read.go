@@ -18,17 +18,16 @@ import (
 )
 
 const (
-	// batchSize is how many messages one request asks for, batchBytes about how much.
+	// batchSize is in messages, batchBytes bounds a request as well.
 	batchSize  = 1000
 	batchBytes = 2 << 20
-	// firstWindow is how far back newest looks at first, in messages of all subjects.
+	// firstWindow is how far back newest looks first, in messages of all subjects.
 	firstWindow = 512
 )
 
-// streams are read and written in messages.
 type streams struct{ js jetstream.JetStream }
 
-// publish stores a message once, however often it is sent within two minutes under one id.
+// publish stores a message once per id within two minutes.
 func (s *streams) publish(ctx context.Context, subject, id string, v any) error {
 	raw, err := encode(v)
 	if err == nil {
@@ -37,7 +36,7 @@ func (s *streams) publish(ctx context.Context, subject, id string, v any) error 
 	return mongo.Wrap(err, "write %s", subject)
 }
 
-// start is where reading begins: a sequence, or a time if that is 0. most bounds one request; 0 is batchSize.
+// start is a sequence, or a time if that is 0. most bounds one request; 0 is batchSize.
 type start struct {
 	seq  uint64
 	at   time.Time
@@ -61,14 +60,14 @@ func (s *streams) forward(ctx context.Context, stream, subject string, from star
 	}
 }
 
-// batch is one request of forward; last is the sequence that it came to.
+// batch makes one request; last is the sequence that it reached.
 func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 	each func(*jetstream.RawStreamMsg) (bool, error)) (last uint64, enough bool, err error) {
 	begin := jetstreamext.GetBatchStartTime(from.at)
 	if from.seq > 0 {
 		begin = jetstreamext.GetBatchSeq(from.seq)
 	}
-	// The loop below may leave early; what was asked for ends with it.
+	// Cancel the request when the loop below ends early.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	messages, err := jetstreamext.GetBatch(ctx, s.js, stream, cmp.Or(from.most, batchSize),
@@ -84,7 +83,7 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 			}
 			return last, false, err
 		}
-		// Each says which came before it: the client drops what it cannot hold.
+		// The client drops messages that it cannot hold.
 		if before := m.Header.Get("Nats-Last-Sequence"); before != strconv.FormatUint(last, 10) {
 			return last, false, fmt.Errorf("messages between %d and %d were lost on their way", last, m.Sequence)
 		}
@@ -93,21 +92,21 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 			return last, true, err
 		}
 	}
-	if last == 0 { // it ends so where the time is over, too
+	if last == 0 { // also at a timeout
 		return 0, false, cmp.Or(ctx.Err(), errors.New("the store does not answer"))
 	}
 	return last, pending == "0", nil
 }
 
-// trail is a stream of entries, which have their sequence.
+// trail is a stream of entries with their sequence.
 type trail[T any] struct {
 	*streams
 	stream jetstream.Stream
 	seq    func(*T) *uint64
 }
 
-// newest returns a page of entries of a subject, the newest first. Streams are read forwards, so it looks at
-// growing windows from the end.
+// newest returns a page of a subject, the newest first. Streams are read forwards, so it reads growing windows from
+// the end.
 func (t *trail[T]) newest(ctx context.Context, subject string, page service.Page) ([]T, error) {
 	info, err := t.stream.Info(ctx)
 	if err != nil {
@@ -141,10 +140,9 @@ func (t *trail[T]) newest(ctx context.Context, subject string, page service.Page
 	return list, nil
 }
 
-// window is a part of a stream, by sequence; end is not in it.
 type window struct{ from, end uint64 }
 
-// last are the last messages of a subject in a window, up to limit, the oldest first.
+// last returns up to limit last messages of a subject in a window, the oldest first.
 func (s *streams) last(ctx context.Context, stream, subject string, in window, limit int) ([]*jetstream.RawStreamMsg,
 	error) {
 	var part []*jetstream.RawStreamMsg

@@ -11,28 +11,27 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The streams of records. Their subjects have the UID of a definition: a new job of a name begins with nothing.
+// Subjects have the UID of a definition, so a new job of a name begins without records.
 const (
 	streamPoints = "millrace-points"
 	streamEvents = "millrace-events"
 
 	subjectEvents = "millrace.events"
 
-	// keepRecords is how long they are kept at most.
 	keepRecords = 30 * 24 * time.Hour
-	// maxOfJob bounds the entries of a job of each kind.
+	// maxOfJob bounds the entries of a job and kind.
 	maxOfJob = 2000
 )
 
-// series are points of one length. The worker merges shorter ones, so that a month is read in few points.
+// series has points of one length. Workers merge shorter ones, so that a month is read in few points.
 type series struct {
 	every           time.Duration
 	stream, subject string
 	bytes           int64
 }
 
-// allSeries has the finest first. A point takes some 200 bytes, a longer one 350: a month of 20 jobs fits into the
-// first, of 150 into the second, of 1000 into the third. The oldest are dropped.
+// allSeries has the finest first. A point takes 200 bytes, a longer one 350: a month of 20 jobs fits into the first,
+// of 150 into the second, of 1000 into the third. The oldest are dropped.
 func allSeries() []series {
 	return []series{
 		{service.PointEvery, streamPoints, "millrace.points", 1 << 30},
@@ -41,7 +40,7 @@ func allSeries() []series {
 	}
 }
 
-// Records has figures of jobs over time, and their logs. It is safe for concurrent use.
+// Records has points and logs of jobs. It is safe for concurrent use.
 type Records struct {
 	*streams
 	points []series // the finest first
@@ -64,15 +63,38 @@ func (r *Records) forget(ctx context.Context, uid string) error {
 	return purge(streamEvents, subjectEvents+".*."+uid)
 }
 
-// AddEntry stores an entry of a job's log, once for each id.
+// AddEntry stores an entry once for each id.
 func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry) error {
 	return r.publish(ctx, subjectEvents+"."+string(e.Kind)+"."+uid, id, e)
 }
 
-// Entries returns up to limit entries of a job's log before one, the newest first; 0 is the end, kind "" both.
+// Entries returns up to limit entries before one, the newest first; before 0 is the end, kind "" both.
 func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
 	limit int) ([]service.Entry, error) {
 	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid
 	list, err := r.log.newest(ctx, subject, service.Page{Before: before, Limit: limit})
 	return list, mongo.Wrap(err, "read the log of a job")
+}
+
+const noJob = "-"
+
+// Audit is the audit trail. It is safe for concurrent use.
+type Audit struct {
+	trail[service.Change]
+}
+
+// Note adds an entry. It returns when the entry is stored.
+func (a *Audit) Note(ctx context.Context, c *service.Change) error {
+	about := cmp.Or(c.Job, noJob)
+	raw, err := encode(c)
+	if err == nil {
+		_, err = a.js.Publish(ctx, subjectAudit+"."+about, raw)
+	}
+	return mongo.Wrap(err, "note %s of %s in the audit trail", c.What, about)
+}
+
+// Trail returns up to limit entries before one, the newest first; before 0 is the end, job "" all jobs.
+func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
+	list, err := a.newest(ctx, subjectAudit+"."+cmp.Or(job, ">"), service.Page{Before: before, Limit: limit})
+	return list, mongo.Wrap(err, "read the audit trail")
 }

@@ -18,23 +18,21 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// ErrUnwritable says that the store can only be read, as on a full disk. It recovers when the disk does.
+// ErrUnwritable reports a store that can only be read, as on a full disk. It recovers with the disk.
 var ErrUnwritable = errors.New("the store of the service cannot be written")
 
-// UnwritableHint is what to do then, for those who are not to know where the store lies.
+// UnwritableHint does not name the directory, which not all callers may know.
 const UnwritableHint = "make room on the disk of --data-dir; the service goes on by itself then. Its log has more"
 
 const (
-	// roomNeeded is the free space needed for another start; less would be full at once.
-	roomNeeded = 16 << 20
-	// healthEvery is how often the server is asked whether it can write.
+	// roomNeeded is what a restart needs; with less the disk would be full again at once.
+	roomNeeded  = 16 << 20
 	healthEvery = 2 * time.Second
-	// writtenFor is how long the store counts as writable once it was.
-	writtenFor = 2 * time.Second
+	writtenFor  = 2 * time.Second
 )
 
-// lookAfter restarts the server after a failed write, once the disk can be written. NATS gives up a stream with
-// its first failed write: it stores nothing and does not reply, also when there is room again.
+// lookAfter restarts the server after a failed write, once the disk can be written. NATS gives up a stream with its
+// first failed write, also when there is room again.
 func (e *Embedded) lookAfter(ctx context.Context) {
 	for pace.Pause(ctx, healthEvery) == nil {
 		if e.health() == nil || pace.Pause(ctx, healthEvery) != nil {
@@ -47,7 +45,6 @@ func (e *Embedded) lookAfter(ctx context.Context) {
 	}
 }
 
-// restart starts the server again once its disk can be written.
 func (e *Embedded) restart(ctx context.Context) {
 	for pace.Pause(ctx, healthEvery) == nil {
 		err := writable(e.o.Dir)
@@ -62,11 +59,10 @@ func (e *Embedded) restart(ctx context.Context) {
 	}
 }
 
-// health says why the server cannot write, nil where it can.
 func (e *Embedded) health() error {
 	h := e.running().Healthz(&server.HealthzOptions{Details: true})
 	if h.StatusCode != http.StatusServiceUnavailable {
-		return nil // or it is too busy to say
+		return nil // too busy to answer
 	}
 	for _, one := range h.Errors {
 		if one.Type == server.HealthzErrorJetStream || strings.Contains(one.Error, "write error") {
@@ -76,7 +72,6 @@ func (e *Embedded) health() error {
 	return nil
 }
 
-// suffers notes why nothing can be stored, nil where it can.
 func (e *Embedded) suffers(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +92,7 @@ func (e *Embedded) suffers(err error) {
 	}
 }
 
-// Trouble returns why the store in this process cannot be written (ErrUnwritable). Ready asks a cluster, too.
+// Trouble returns why this process' store cannot be written (ErrUnwritable). Ready asks a cluster, too.
 func (h *Hub) Trouble() error {
 	if h.embedded == nil {
 		return nil
@@ -107,7 +102,6 @@ func (h *Hub) Trouble() error {
 	return h.embedded.trouble
 }
 
-// writable says why a directory does not take roomNeeded, nil where it does.
 func writable(dir string) error {
 	err := tried(dir)
 	if err == nil {
@@ -120,14 +114,14 @@ func writable(dir string) error {
 	return mongo.WithHint(fmt.Errorf("write to %s: %w", dir, err), hint)
 }
 
-// tried writes roomNeeded to a file, and removes it: a quota does not say how much it allows.
+// tried writes roomNeeded: a quota does not say how much it allows.
 func tried(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return err
 	}
 	if uint64(st.Bavail)*uint64(st.Bsize) < roomNeeded { //nolint:unconvert // of other types on other systems
-		return syscall.ENOSPC // what is left is not taken from others for a try
+		return syscall.ENOSPC // leave the rest to others
 	}
 	name := filepath.Join(dir, "room")
 	defer func() { _ = os.Remove(name) }()
@@ -166,5 +160,5 @@ func (h *Hub) Ready(ctx context.Context) error {
 	return nil
 }
 
-// keyReady is a key of no verification: those have a dot.
+// keyReady has no dot, unlike keys of verifications.
 const keyReady = "ready"

@@ -11,10 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// maxValue bounds a value: what a NATS server takes by default.
+// maxValue is NATS' default bound of a message.
 const maxValue = 1<<20 - 4<<10
 
-// encode is a value of a bucket, as JSON.
 func encode(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -28,7 +27,7 @@ func encode(v any) ([]byte, error) {
 
 type revised interface{ At() *uint64 }
 
-// read reads a value of a bucket with its revision, ErrNotFound of one that was removed.
+// read sets the revision. It returns ErrNotFound for a removed value.
 func read[T any](e jetstream.KeyValueEntry) (*T, error) {
 	if e.Operation() != jetstream.KeyValuePut {
 		return nil, ErrNotFound
@@ -40,7 +39,7 @@ func read[T any](e jetstream.KeyValueEntry) (*T, error) {
 	return v, json.Unmarshal(e.Value(), v)
 }
 
-// get reads the value of a key, ErrNotFound where there is none.
+// get returns ErrNotFound if there is no value.
 func get[T any](ctx context.Context, kv jetstream.KeyValue, key string) (*T, error) {
 	e, err := kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -60,7 +59,7 @@ func put(ctx context.Context, kv jetstream.KeyValue, key string, v any) error {
 	return err
 }
 
-// write stores a value over its revision, else ErrChanged; or a new one, else ErrExists.
+// write replaces a value of the same revision (else ErrChanged), or creates one (else ErrExists).
 func write(ctx context.Context, kv jetstream.KeyValue, key string, v revised) error {
 	raw, err := encode(v)
 	if err != nil {
@@ -80,10 +79,9 @@ func write(ctx context.Context, kv jetstream.KeyValue, key string, v revised) er
 	return as(name, err)
 }
 
-// changeTries is how often a change begins again after another's.
 const changeTries = 20
 
-// change changes a stored value by do, again after another's change. An error of do stores nothing.
+// change applies do to a stored value, again after a concurrent change. An error of do stores nothing.
 func change[T any](ctx context.Context, kv jetstream.KeyValue, key string, do func(*T) error) (*T, error) {
 	for range changeTries {
 		v, err := get[T](ctx, kv, key)
@@ -100,12 +98,12 @@ func change[T any](ctx context.Context, kv jetstream.KeyValue, key string, do fu
 	return nil, mongo.Wrap(ErrChanged, "change %s", key)
 }
 
-// remove removes the value of a revision, else it is ErrChanged.
+// remove returns ErrChanged if the revision is old.
 func remove(ctx context.Context, kv jetstream.KeyValue, key string, revision uint64) error {
 	return as(ErrChanged, kv.Delete(ctx, key, jetstream.LastRevision(revision)))
 }
 
-// as is an error by a name of ours where a key is at another revision than was expected.
+// as returns name for a conflict, other errors as they are.
 func as(name, err error) error {
 	if conflict(err) {
 		return name
@@ -113,7 +111,7 @@ func as(name, err error) error {
 	return err
 }
 
-// conflict reports that a key is at another revision than was expected, or is there.
+// conflict reports that a key exists or has another revision.
 func conflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) &&

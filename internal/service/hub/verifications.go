@@ -15,39 +15,39 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The buckets of verifications. Findings are apart: they are large, and nobody watches them.
+// Findings are apart: they are large, and no view needs them.
 const (
 	bucketVerifications = "millrace-verifications"
 	bucketFindings      = "millrace-findings"
-	// wished and reported are the first parts of keys in bucketVerifications.
+	// These begin keys in bucketVerifications.
 	wished   = "wished."
 	reported = "told."
-	// markerTTL is how long the store remembers a removal, for views that are cut off meanwhile.
+	// markerTTL is how long a removal is visible to views that are disconnected.
 	markerTTL = time.Hour
 )
 
-// Verifications has desired verifications, reports and findings. It is safe for concurrent use.
+// Verifications has requests, reports and findings. It is safe for concurrent use.
 type Verifications struct{ kv, findings jetstream.KeyValue }
 
 // Verifying is the unit of work of a job's verifications, which run one at a time.
 func Verifying(job string) string { return "verify." + job }
 
-// verificationKey is unlike that of any other, for ids have no dots.
+// ids have no dots
 func verificationKey(job, id string) string { return job + "." + id }
 
-// Create stores a new verification. ErrExists where one of its id is there.
+// Create stores a new verification. It returns ErrExists if the id is taken.
 func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error {
 	return mongo.Wrap(write(ctx, v.kv, wished+verificationKey(w.Job, w.ID), w),
 		"ask for verification %s of job %s", w.ID, w.Job)
 }
 
-// Wish is a verification as it is wanted, as the store has it now.
-func (v *Verifications) Wish(ctx context.Context, job, id string) (*service.VerifyWish, error) {
+// Requested reads a verification as it was requested.
+func (v *Verifications) Requested(ctx context.Context, job, id string) (*service.VerifyWish, error) {
 	w, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
 	return w, mongo.Wrap(err, "read verification %s of job %s", id, job)
 }
 
-// Cancel notes who calls a verification off. One that was called off stays so.
+// Cancel records who canceled first.
 func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
 	return change(ctx, v.kv, wished+verificationKey(job, id), func(w *service.VerifyWish) error {
 		w.CanceledBy = cmp.Or(w.CanceledBy, who)
@@ -55,7 +55,7 @@ func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*servi
 	})
 }
 
-// LastReport returns the stored report of a verification, nil for none.
+// LastReport returns the stored report, nil for none.
 func (v *Verifications) LastReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
 	r, err := get[service.VerifyReport](ctx, v.kv, reported+verificationKey(job, id))
 	if errors.Is(err, ErrNotFound) {
@@ -64,31 +64,31 @@ func (v *Verifications) LastReport(ctx context.Context, job, id string) (*servic
 	return r, mongo.Wrap(err, "read how verification %s of job %s stands", id, job)
 }
 
-// Report stores how a verification stands. The caller has its lease.
+// Report stores a report. The caller has the lease.
 func (v *Verifications) Report(ctx context.Context, job, id string, r *service.VerifyReport) error {
 	return mongo.Wrap(put(ctx, v.kv, reported+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
 
-// PutFindings stores what a verification has found.
+// PutFindings stores findings.
 func (v *Verifications) PutFindings(ctx context.Context, job, id string, f *service.Findings) error {
 	return mongo.Wrap(put(ctx, v.findings, verificationKey(job, id), f),
 		"store what verification %s of job %s has found", id, job)
 }
 
-// Findings are what a verification has found; ErrNotFound where nothing is stored.
+// Findings returns findings, ErrNotFound if there are none.
 func (v *Verifications) Findings(ctx context.Context, job, id string) (*service.Findings, error) {
 	f, err := get[service.Findings](ctx, v.findings, verificationKey(job, id))
 	return f, mongo.Wrap(err, "read what verification %s of job %s has found", id, job)
 }
 
 const (
-	// repairing begins the keys of documents to repair, among the findings. No job has a name with a slash.
+	// repairing begins keys of documents to repair, among the findings. Names of jobs have no slash.
 	repairing = "repair/"
-	// repairTTL is how long a repair that nobody can do is remembered.
+	// repairTTL is how long an impossible repair is stored.
 	repairTTL = 7 * 24 * time.Hour
 )
 
-// PutRepair stores the documents that a verification is to repair. ErrExists says that there are others.
+// PutRepair stores documents to repair. It returns ErrExists if there are others.
 func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []service.RepairDocument) error {
 	key := repairing + verificationKey(job, id)
 	raw, err := encode(docs)
@@ -105,7 +105,7 @@ func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []se
 	return mongo.Wrap(err, "store what verification %s of job %s is to repair", id, job)
 }
 
-// Repair returns the documents that a verification is to repair, ErrNotFound if they are gone.
+// Repair returns the documents to repair, ErrNotFound if there are none.
 func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.RepairDocument, error) {
 	docs, err := get[[]service.RepairDocument](ctx, v.findings, repairing+verificationKey(job, id))
 	if err != nil {
@@ -114,7 +114,7 @@ func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.R
 	return *docs, nil
 }
 
-// Drop forgets a verification and what it has found.
+// Drop deletes a verification and its findings.
 func (v *Verifications) Drop(ctx context.Context, job, id string) error {
 	key, marker := verificationKey(job, id), jetstream.PurgeTTL(markerTTL)
 	err := errors.Join(v.findings.Purge(ctx, key, marker), v.findings.Purge(ctx, repairing+key, marker),
@@ -122,11 +122,11 @@ func (v *Verifications) Drop(ctx context.Context, job, id string) error {
 	return mongo.Wrap(err, "forget verification %s of job %s", id, job)
 }
 
-// Prune removes the oldest of too many finished verifications, but not the last scheduled one.
+// Prune removes the oldest finished verifications beyond service.KeptVerifications, but not the last scheduled one.
 func (v *Verifications) Prune(ctx context.Context, list []service.Verification) error {
 	var failed error
 	finished, scheduled := 0, false
-	for i := range list { // the newest first
+	for i := range list { // newest first
 		one := &list[i]
 		if one.Open() {
 			continue
@@ -140,7 +140,6 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 	return failed
 }
 
-// takeVerification takes a change of a verification, or of its report, into the view.
 func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
 		take(v, v.verified, key, e)
@@ -164,14 +163,15 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 func (v *View) Verifications(job string) []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d := v.jobs[job]
-	if d == nil {
-		return nil
-	}
-	return v.verifications(job, func(w *service.VerifyWish) bool { return w.UID == d.UID })
+	return v.present(job)
 }
 
-// LeftVerifications are those of a job that is no more, or was made anew.
+func (v *View) present(job string) []service.Verification {
+	d := v.jobs[job]
+	return v.verifications(job, func(w *service.VerifyWish) bool { return d != nil && w.UID == d.UID })
+}
+
+// LeftVerifications returns those of a removed job or of an earlier definition.
 func (v *View) LeftVerifications(job string) []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -193,7 +193,7 @@ func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []se
 	return list
 }
 
-// Verification is one of a job's, nil where there is none.
+// Verification returns one, nil if there is none.
 func (v *View) Verification(job, id string) *service.Verification {
 	for _, one := range v.Verifications(job) {
 		if one.Wish.ID == id {
@@ -203,25 +203,16 @@ func (v *View) Verification(job, id string) *service.Verification {
 	return nil
 }
 
-// OpenVerifications are those that are to be run, or are, the oldest of each job.
-func (v *View) OpenVerifications() []service.Verification {
+// OpenVerifications returns those that wait or run, the oldest of each job.
+func (v *View) OpenVerifications() (list []service.Verification) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var list []service.Verification
 	for _, job := range slices.Sorted(maps.Keys(v.wishes)) {
-		d, lease := v.jobs[job], v.lease(Verifying(job))
-		var oldest *service.Verification
-		for key, w := range v.wishes[job] {
-			one := service.Verification{Wish: *w, Report: v.verified[key].of}
-			if d == nil || d.UID != w.UID || !one.Open() ||
-				oldest != nil && oldest.Wish.CreatedAt.Before(w.CreatedAt) {
-				continue
+		for _, one := range slices.Backward(v.present(job)) {
+			if one.Open() {
+				list = append(list, one)
+				break
 			}
-			one.Lease = lease
-			oldest = &one
-		}
-		if oldest != nil {
-			list = append(list, *oldest)
 		}
 	}
 	return list

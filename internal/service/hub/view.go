@@ -19,18 +19,18 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// View has the contents of the store in memory, for lists of a thousand jobs. It is safe for concurrent use.
+// View has the contents of the store in memory. It is safe for concurrent use.
 type View struct {
 	hub *Hub
 
 	mu sync.Mutex
 	contents
-	names   []string // of jobs, in order; nil once they are others
+	names   []string // of jobs, sorted; nil after a change
 	version uint64
 	changed chan struct{} // closed and replaced at each change
-	defined chan struct{} // likewise, at each change of definitions
-	loaded  chan struct{} // closed once all was read
-	once    sync.Once     // that is
+	defined chan struct{} // likewise for definitions
+	loaded  chan struct{} // closed after the first contents
+	once    sync.Once     // closes loaded
 }
 
 type contents struct {
@@ -39,8 +39,8 @@ type contents struct {
 	leases  map[string]heard[service.Lease]
 	workers map[string]heard[service.Worker]
 	drains  map[string]heard[service.Drain] // by worker
-	alerts  map[string]heard[service.Alert] // past ones too
-	// wishes are verifications, also by job; verified are their reports.
+	alerts  map[string]heard[service.Alert] // also ended ones
+	// Requests are by job and key, reports by key.
 	wishes   map[string]map[string]*service.VerifyWish
 	verified map[string]heard[service.VerifyReport]
 }
@@ -52,19 +52,19 @@ func nothing() contents {
 		wishes: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
 }
 
-// heard is a value with its time by this process' clock: the store's message that a lease has ended may be lost.
+// heard has the local time of a value: a message about the end of a lease may be lost.
 type heard[T any] struct {
 	of *T
 	at time.Time
 }
 
-// NewView makes a view. It is empty until Run.
+// NewView makes an empty view.
 func (h *Hub) NewView() *View {
 	return &View{hub: h, contents: nothing(), changed: make(chan struct{}), defined: make(chan struct{}),
 		loaded: make(chan struct{})}
 }
 
-// Run keeps the view up to date until ctx ends. It fails if it cannot read the store at first.
+// Run updates the view until ctx ends. It fails if it cannot read the store at first.
 func (v *View) Run(ctx context.Context) error {
 	for {
 		err := v.watch(ctx)
@@ -85,14 +85,14 @@ func (v *View) Run(ctx context.Context) error {
 			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
 				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
 		}
-		v.redefine(func() { v.contents = nothing() }) // it is all told again
+		v.redefine(func() { v.contents = nothing() }) // everything is sent again
 	}
 }
 
-// errAnew says that the store was recreated, and watchers of the old one would see nothing.
+// errAnew reports a recreated store, whose changes old watchers do not see.
 var errAnew = errors.New("the store was made anew")
 
-// watch follows the store as long as it is the same.
+// watch returns when the store is recreated.
 func (v *View) watch(ctx context.Context) error {
 	id, err := v.hub.identity(ctx)
 	if err != nil {
@@ -149,7 +149,7 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 			if !ok {
 				return fmt.Errorf("watch bucket %s: it has ended", kv.Bucket())
 			}
-			if e == nil && loading { // all that was there
+			if e == nil && loading { // end of the first contents
 				loading = false
 				select {
 				case loaded <- struct{}{}:
@@ -165,7 +165,7 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 	}
 }
 
-// change changes the view, and wakes those that wait for Changed.
+// change wakes those that wait for Changed.
 func (v *View) change(do func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -175,7 +175,7 @@ func (v *View) change(do func()) {
 	v.changed = make(chan struct{})
 }
 
-// redefine changes definitions, and wakes also those that wait for Defined.
+// redefine also wakes those that wait for Defined.
 func (v *View) redefine(do func()) {
 	v.change(func() {
 		do()
@@ -192,7 +192,7 @@ func set[T any](m map[string]T, key string, value T, there bool) {
 	}
 }
 
-// take takes a value of a bucket into a map of the view. One that cannot be read is passed over.
+// take stores a value of a bucket in the view, if it can be read.
 func take[T any](v *View, m map[string]heard[T], key string, e jetstream.KeyValueEntry) {
 	one, err := read[T](e)
 	v.change(func() { set(m, key, heard[T]{one, time.Now()}, err == nil) })
@@ -210,24 +210,24 @@ func (v *View) takeJob(e jetstream.KeyValueEntry) {
 	}
 }
 
-// Loaded is closed once the view holds all that was there when it began.
+// Loaded is closed once the view has the first contents.
 func (v *View) Loaded() <-chan struct{} { return v.loaded }
 
-// Changed is closed at the next change; version is the present one's number.
+// Changed is closed at the next change. version counts changes.
 func (v *View) Changed() (changed <-chan struct{}, version uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.changed, v.version
 }
 
-// Defined is closed at the next change of a definition: of all that changes the least.
+// Defined is closed at the next change of a definition, which is rarer than others.
 func (v *View) Defined() <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.defined
 }
 
-// Job is one job, nil where there is none. What it points to is not to be changed.
+// Job returns a job, nil if there is none. Do not change what it points to.
 func (v *View) Job(name string) *service.Job {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -243,7 +243,7 @@ func (v *View) job(d *service.Definition) service.Job {
 	return service.Job{Definition: *d, Report: v.reports[d.Name].of, Lease: v.lease(Control(d.Name))}
 }
 
-// lease is that of a unit of work, nil where nobody has it.
+// lease returns nil if no worker has the unit.
 func (v *View) lease(unit string) *service.Lease {
 	if l := v.leases[unit]; v.fresh(l.at) {
 		return l.of
@@ -251,15 +251,15 @@ func (v *View) lease(unit string) *service.Lease {
 	return nil
 }
 
-// fresh reports that what was heard of at a time is there still.
+// fresh reports whether a value has not expired.
 func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.Leases.ttl+time.Second }
 
-// Jobs are all jobs, by name.
+// Jobs returns all jobs, by name.
 func (v *View) Jobs() []service.Job {
 	return v.After("", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// After returns the first n jobs after a name that match, by name. match must not keep a job or ask the view.
+// After returns the first n jobs after a name that match, by name. match must not keep a job or call the view.
 func (v *View) After(name string, n int, match func(*service.Job) bool) []service.Job {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -308,7 +308,7 @@ func (v *View) Workers() []service.Worker {
 	return list
 }
 
-// Draining reports whether a worker that began at a time is to give back what it has.
+// Draining reports whether a worker that started at a time should return its jobs.
 func (v *View) Draining(worker string, began time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -320,5 +320,5 @@ func (v *View) draining(worker string, began time.Time) bool {
 	return d != nil && d.StartedAt.Equal(began)
 }
 
-// Control is the unit of work that is a job's control and its stream of changes.
+// Control is the unit of work of a job.
 func Control(job string) string { return "control." + job }

@@ -1,3 +1,4 @@
+// Package oidc logs people in by OpenID Connect, with roles from claims. It has no sessions and pages.
 package oidc
 
 import (
@@ -24,13 +25,13 @@ import (
 )
 
 const (
-	// PathBack is where the provider sends people back to.
+	// PathBack is where the provider redirects to.
 	PathBack   = "/login/oidc/back"
 	answerTime = 10 * time.Second
 	maxToken   = 16 << 10
 )
 
-// Provider logs people in. It need not run when the service starts. It is safe for concurrent use.
+// Provider logs people in. It may be unreachable at the start. It is safe for concurrent use.
 type Provider struct {
 	Settings
 	client *http.Client
@@ -39,19 +40,19 @@ type Provider struct {
 	found *oidc.Provider
 }
 
-// New makes a provider, which client reaches; nil is a client of its own.
+// New makes a provider that client reaches; nil is a default client.
 func New(s Settings, client *http.Client) *Provider {
 	if client == nil {
 		client = &http.Client{}
 	}
 	own := *client
 	own.Timeout = answerTime
-	// The library follows where an answer leads; a provider's document stays at its address.
+	// Keep to the provider's address.
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Provider{Settings: s, client: &own}
 }
 
-// Host is the provider's, for people to read.
+// Host returns the provider's host.
 func (p *Provider) Host() string {
 	u, err := url.Parse(p.Issuer)
 	if err != nil {
@@ -60,14 +61,14 @@ func (p *Provider) Host() string {
 	return u.Host
 }
 
-// provider is what the provider's document says. It is read once.
+// provider reads the provider's document once.
 func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.found != nil {
 		return p.found, nil
 	}
-	// The library keeps the context for its keys: not that of one request.
+	// The library keeps the context.
 	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.client), p.Issuer)
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("read the document of %s: %w", p.Issuer, err),
@@ -84,12 +85,12 @@ func (p *Provider) exchange(found *oidc.Provider) *oauth2.Config {
 		RedirectURL: strings.TrimSuffix(p.URL, "/") + PathBack, Scopes: slices.Compact(scopes)}
 }
 
-// kept is what a browser keeps while somebody logs in.
+// kept is stored by the browser during a login.
 type kept struct {
 	State, Nonce, Verifier, Next string
 }
 
-// Begin returns the address for a login, and what the browser keeps until End. next is the page after it.
+// Begin returns the address of a login, and what the browser keeps until End. next is the page after it.
 func (p *Provider) Begin(ctx context.Context, next string) (address, keep string, err error) {
 	found, err := p.provider(ctx)
 	if err != nil {
@@ -104,7 +105,7 @@ func (p *Provider) Begin(ctx context.Context, next string) (address, keep string
 		base64.RawURLEncoding.EncodeToString(raw), nil
 }
 
-// ErrNobody says that somebody is known to the provider, and no rule gives them a role.
+// ErrNobody reports a user to whom no rule gives a role.
 var ErrNobody = errors.New("no rule gives you a role")
 
 // End returns who has logged in, from what the browser kept and the provider sent, and always the next page.
@@ -116,7 +117,7 @@ func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *
 		err = json.Unmarshal(raw, &k)
 	}
 	if err != nil || k.State == "" || subtle.ConstantTimeCompare([]byte(k.State), []byte(back.Get("state"))) != 1 {
-		return nil, "", errors.New("this login was not begun here, or too long ago")
+		return nil, "", errors.New("this login began elsewhere, or too long ago")
 	}
 	if said := back.Get("error"); said != "" {
 		return nil, k.Next, fmt.Errorf("%s refused it: %s", p.Host(),
@@ -129,7 +130,7 @@ func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *
 	ctx = oidc.ClientContext(ctx, p.client)
 	token, err := p.exchange(found).Exchange(ctx, back.Get("code"), oauth2.VerifierOption(k.Verifier))
 	if err != nil {
-		return nil, k.Next, fmt.Errorf("ask %s for the token: %w", p.Host(), told(err))
+		return nil, k.Next, fmt.Errorf("ask %s for the token: %w", p.Host(), bodiless(err))
 	}
 	text, _ := token.Extra("id_token").(string)
 	id, claims, err := p.verify(ctx, found, text)
@@ -145,7 +146,7 @@ func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *
 	return who, k.Next, nil
 }
 
-// Whose returns who has a token of the provider for this service, nil for nobody.
+// Whose returns the caller of a provider's token for this service, nil for none.
 func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return nil
@@ -161,7 +162,6 @@ func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
 	return p.caller(claims)
 }
 
-// verify reads a token, if it is the provider's, for this service, and good still.
 func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string) (*oidc.IDToken, map[string]any,
 	error) {
 	id, err := found.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID}).Verify(ctx, text)
@@ -178,15 +178,15 @@ func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string
 	return id, claims, nil
 }
 
-// told is an error without the body that the provider sent, which may hold anything.
-func told(err error) error {
+// bodiless omits the provider's body, which may hold anything.
+func bodiless(err error) error {
 	if e, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		return fmt.Errorf("it answered %s %s", e.Response.Status, service.Short(plain(e.ErrorCode), maxName))
 	}
 	return err
 }
 
-// plain leaves out what is no graphic character.
+// plain removes characters that are not graphic.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {

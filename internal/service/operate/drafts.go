@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// maxDraftText bounds a namespace and what is looked for.
 const maxDraftText = 1000
 
 // InspectDraft returns what a worker finds on the clusters of a draft.
@@ -59,7 +58,7 @@ func mayDraft(c *service.Caller, draft service.Definition) error {
 	return checkSettings(draft.Name, draft.Settings)
 }
 
-// askDraft asks a worker that could run the draft, the one with the fewest jobs first.
+// askDraft asks the least loaded worker first.
 func askDraft[T any](ctx context.Context, d *Desk, c *service.Caller, draft service.Definition,
 	q service.Question) (*T, error) {
 	if err := mayDraft(c, draft); err != nil {

@@ -3,7 +3,6 @@ package operate
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// askTime bounds the answer of a worker, draftAskTime one about a draft. Workers give up earlier.
+// Workers give up earlier.
 const (
 	askTime      = 18 * time.Second
 	draftAskTime = 55 * time.Second
@@ -96,7 +95,6 @@ func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id str
 	return askOf[service.LettersRetried](ctx, d, j, service.AskLettersRetry, f)
 }
 
-// notedLetters is lettersOf with an entry of the audit trail.
 func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilter) (*service.Job, error) {
 	j, err := d.lettersOf(q.caller, q.needed, q.job, f)
 	if err != nil {
@@ -107,7 +105,6 @@ func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilt
 
 const maxLetterText = 1000
 
-// lettersOf returns a job whose dead letters the caller may read.
 func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job,
 	error) {
 	if service.CheckName(name) != nil {
@@ -130,7 +127,6 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 	return j, nil
 }
 
-// askOf asks the worker that runs a job, or one that may run it, about its dead letters.
 func askOf[T any](ctx context.Context, d *Desk, j *service.Job, what service.QuestionKind,
 	f service.LetterFilter) (*T, error) {
 	workers := able(d.View, &j.Definition)
@@ -145,7 +141,6 @@ func askOf[T any](ctx context.Context, d *Desk, j *service.Job, what service.Que
 		&service.Question{Job: j.Definition.Name, UID: j.Definition.UID, What: what, Letters: f})
 }
 
-// ask asks workers in turn until one answers. Only workers have the connection strings.
 func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *service.Question) (*T, error) {
 	question, err := service.PlainJSON(q)
 	if err != nil {
@@ -162,9 +157,14 @@ func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *servi
 	defer cancel()
 	var silent []string
 	for _, w := range workers {
-		raw, err := d.Hub.Ask(waiting, w.Name, question)
-		if err == nil {
-			return readAnswer[T](w.Name, raw)
+		out, a, err := hub.AskFor[T](waiting, d.Hub, w.Name, question)
+		switch {
+		case err == nil && a.Code == service.NoSuchLetter:
+			return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
+		case err == nil && a.Code != "": // meant for users
+			return nil, refuse(Conflict, a.Hint, "%s", a.Error)
+		case err == nil:
+			return out, nil
 		}
 		if !errors.Is(err, hub.ErrNoAnswer) || ctx.Err() != nil {
 			return nil, err
@@ -177,27 +177,9 @@ func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *servi
 		strings.Join(silent, ", "))
 }
 
-// able returns the workers that may run a job, those with the fewest jobs first.
+// able returns the workers that may run a job, the least loaded first.
 func able(v *hub.View, def *service.Definition) []service.Worker {
 	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
 	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
 	return list
-}
-
-func readAnswer[T any](worker string, raw []byte) (*T, error) {
-	var a service.Answer
-	out := new(T)
-	err := json.Unmarshal(raw, &a)
-	if err == nil && a.Code == "" {
-		err = json.Unmarshal(a.Body, out)
-	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the answer of worker %s: %w", worker, err)
-	case a.Code == service.NoSuchLetter:
-		return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
-	case a.Code != "": // what the worker says is meant for people
-		return nil, refuse(Conflict, a.Hint, "%s", a.Error)
-	}
-	return out, nil
 }

@@ -57,9 +57,9 @@ func refuse(code Code, hint, format string, args ...any) *Error {
 type request struct {
 	caller *service.Caller
 	needed service.Role
-	what   string // as the audit trail has it
+	what   string // for the audit trail
 	job    string
-	worker string // of what is about no job
+	worker string // if no job is concerned
 }
 
 // Desk changes the desired state of jobs of a service. It is safe for concurrent use.
@@ -143,7 +143,6 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 
 const noteTime = 5 * time.Second
 
-// seenTime is how long a change waits for the view to have it.
 const seenTime = 2 * time.Second
 
 // await waits until the view has a change, so that the caller sees it.
@@ -168,7 +167,7 @@ func seen(ctx context.Context, v *hub.View, name string, revision uint64) {
 	await(ctx, v, func() bool { j := v.Job(name); return j != nil && j.Definition.Revision > revision })
 }
 
-// with returns the view's job with a definition of the store, which may be newer.
+// with joins the view's job with a definition of the store, which may be newer.
 func with(v *hub.View, def *service.Definition) *service.Job {
 	j := cmp.Or(v.Job(def.Name), &service.Job{})
 	j.Definition = *def
@@ -272,7 +271,6 @@ func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l serv
 		})
 }
 
-// limited returns rates and loads with the changes, or a refusal.
 func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, pace.Loads, error) {
 	rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
 	loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
@@ -298,7 +296,6 @@ func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
-// change stores a new desired state, and an entry of the audit trail.
 func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Wish) error) (*service.Job,
 	error) {
 	if err := d.enter(ctx, q); err != nil {
@@ -334,7 +331,6 @@ func (d *Desk) enter(ctx context.Context, q request) error {
 	return d.refused(ctx, q, allowed(q.caller, q.needed, q.job))
 }
 
-// refused records a refusal in the audit trail and returns it.
 func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
 	if !errors.As(why, &e) {
@@ -346,7 +342,6 @@ func (d *Desk) refused(ctx context.Context, q request, why error) error {
 
 func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {
 	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
-	// Also when the client has disconnected.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
 	defer cancel()
 	return d.Hub.Audit.Note(ctx, &change)

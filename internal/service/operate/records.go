@@ -11,7 +11,7 @@ import (
 // MaxPoints bounds the points of one answer.
 const MaxPoints = 2000
 
-// enoughPoints is the default number of points.
+// enoughPoints is the default bound.
 const enoughPoints = 750
 
 // Curve has the figures of a job over time.
@@ -47,7 +47,6 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, in se
 	return curve, err
 }
 
-// stepOf returns a step that divides span into at most enoughPoints.
 func stepOf(span time.Duration) time.Duration {
 	const day = 24 * time.Hour
 	for _, step := range []time.Duration{service.PointEvery, 30 * time.Second, time.Minute, 5 * time.Minute,
@@ -70,7 +69,6 @@ func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind ser
 	return redacted(c, list, service.Entry.Redact), err
 }
 
-// redacted removes values of documents from a list for callers who may not see them.
 func redacted[T any](c *service.Caller, list []T, redact func(T) T) []T {
 	if !c.Role.May(service.Operator) {
 		for i := range list {

@@ -80,7 +80,6 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	return d.requested(ctx, c, w, fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id))
 }
 
-// sameRepair returns an existing repair if it is equal.
 func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, wish service.RepairWish,
 	docs []service.RepairDocument) (*service.Verification, bool, error) {
 	if r := was.Wish.Repair; r != nil && *r == wish {
@@ -95,7 +94,6 @@ func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verificat
 	return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
 }
 
-// chosen returns the documents to repair.
 func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]service.RepairDocument, error) {
 	switch {
 	case of.Open():

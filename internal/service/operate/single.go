@@ -66,7 +66,7 @@ func (s *Single) Changed() (changed <-chan struct{}, version uint64) {
 	return c, uint64(time.Now().UnixNano())
 }
 
-// now returns the job's state. It has no definition and no UID.
+// now returns the job. It has no definition and no UID.
 func (s *Single) now() *service.Job {
 	st := s.job.Status()
 	j := &service.Job{
@@ -173,7 +173,6 @@ func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id s
 	return out, nil
 }
 
-// act runs an operation and returns the job's state after it.
 func (s *Single) act(ctx context.Context, c *service.Caller, what, name string,
 	do func(context.Context) error) (*service.Job, error) {
 	if err := allowed(c, service.Operator, name); err != nil {

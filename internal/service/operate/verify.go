@@ -38,8 +38,8 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name}
 	switch err := d.Hub.Verifications.Create(ctx, &w); {
-	case errors.Is(err, hub.ErrExists): // somebody was faster, or it is of a job that is no more
-		was, err := d.Hub.Verifications.Wish(ctx, name, id)
+	case errors.Is(err, hub.ErrExists): // a concurrent request, or an earlier job's
+		was, err := d.Hub.Verifications.Requested(ctx, name, id)
 		if err != nil {
 			return nil, false, err
 		}
@@ -54,7 +54,6 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	return d.requested(ctx, c, w, "verify "+id)
 }
 
-// requested records a new verification in the audit trail.
 func (d *Desk) requested(ctx context.Context, c *service.Caller, w service.VerifyWish,
 	what string) (*service.Verification, bool, error) {
 	err := d.note(ctx, c, service.Change{What: what, Job: w.Job})
@@ -62,7 +61,6 @@ func (d *Desk) requested(ctx context.Context, c *service.Caller, w service.Verif
 	return &service.Verification{Wish: w}, true, err
 }
 
-// again returns an existing verification if its options are equal.
 func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
 	o service.VerifyOptions) (*service.Verification, bool, error) {
 	if was.Wish.Repair != nil || !reflect.DeepEqual(was.Wish.Options, o) {
@@ -71,7 +69,7 @@ func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
 	return was, false, nil
 }
 
-// askedAs checks the caller's role and the id of a verification, which is generated if it is "".
+// askedAs checks the role and the id. It generates an empty id.
 func (d *Desk) askedAs(ctx context.Context, q request, id string) (string, error) {
 	if err := d.enter(ctx, q); err != nil {
 		return "", err

@@ -22,18 +22,17 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 )
 
-// maxReply bounds how much of a collector's reply is read, in bytes, to use its connection again.
+// maxReply bounds what is read of a reply, in bytes, to reuse its connection.
 const maxReply = 64 << 10
 
-// collector sends spans by OTLP over HTTP with protobuf, as otlptrace.Client. OpenTelemetry's own exporter would
-// bring gRPC.
+// collector sends OTLP over HTTP with protobuf, as otlptrace.Client. OpenTelemetry's own exporter needs gRPC.
 type collector struct {
 	at     string
 	header http.Header
 	client *http.Client
 }
 
-// variable returns OTEL_EXPORTER_OTLP_TRACES_… if it is set, else OTEL_EXPORTER_OTLP_….
+// variable prefers OTEL_EXPORTER_OTLP_TRACES_… to OTEL_EXPORTER_OTLP_….
 func (o *Options) variable(rest string) (name, value string) {
 	for _, name = range []string{"OTEL_EXPORTER_OTLP_TRACES_" + rest, "OTEL_EXPORTER_OTLP_" + rest} {
 		if value = o.env(name); value != "" {
@@ -76,12 +75,11 @@ func (o *Options) newCollector(at string) (*collector, error) {
 	transport.TLSClientConfig = secure
 	return &collector{at: at, header: header, client: &http.Client{
 		Transport: transport, Timeout: sendTime,
-		// The headers are for this collector alone.
+		// Headers may be secrets.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// secure has the certificates that the variables name.
 func (o *Options) secure() (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if name, file := o.variable("CERTIFICATE"); file != "" {
@@ -114,12 +112,12 @@ func (c *collector) Stop(context.Context) error {
 	return nil
 }
 
-// errBusy says that the collector may take later what it does not take now.
+// errBusy reports that a later try may succeed.
 var errBusy = errors.New("try again later")
 
 // UploadTraces implements otlptrace.Client.
 func (c *collector) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
-	// In bytes this is the protocol's ExportTraceServiceRequest, whose package brings gRPC.
+	// These are the bytes of ExportTraceServiceRequest, whose package needs gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
 	if err != nil {
 		return err

@@ -2,33 +2,33 @@ package spans
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// maxCollections bounds the collections of a phase that have spans of their own.
 const maxCollections = 1000
 
-// Run is a run of a job, from the take to the end. A nil one makes no spans. It is safe for concurrent use.
+// Run traces a run of a job. A nil one makes no spans. It is safe for concurrent use.
 type Run struct {
 	spans *Spans
-	// under has the span of the take, the parent of all others. That ends when the job runs: spans are sent at their
-	// end, and a job may run for months.
+	// under has the span of the take, which ends when the job runs: spans are sent at their end.
 	under context.Context //nolint:containedctx // it holds the parent of spans to come
 
 	mu       sync.Mutex
-	take     trace.Span // nil once it has ended
-	phase    trace.Span // nil while there is none
+	take     trace.Span // nil after its end
+	phase    trace.Span // nil between phases
 	phaseCtx context.Context
 	steps    map[step]trace.Span
-	told     int // collections of the phase that have spans
+	told     int // collections with spans
 	untold   int
 }
 
@@ -37,7 +37,7 @@ type step struct {
 	name, what string
 }
 
-// Take begins with a worker that has taken a job.
+// Take begins when a worker takes a job.
 func (s *Spans) Take(ctx context.Context, name, worker, run string) *Run {
 	if s == nil {
 		return nil
@@ -49,7 +49,7 @@ func (s *Spans) Take(ctx context.Context, name, worker, run string) *Run {
 	return r
 }
 
-// Taken says that the job runs.
+// Taken reports that the job runs.
 func (r *Run) Taken() {
 	if r == nil {
 		return
@@ -59,7 +59,7 @@ func (r *Run) Taken() {
 	r.endTake(nil)
 }
 
-// endTake is called with mu held.
+// endTake needs mu.
 func (r *Run) endTake(err error) {
 	if r.take != nil {
 		fail(r.take, err)
@@ -68,7 +68,7 @@ func (r *Run) endTake(err error) {
 	}
 }
 
-// End ends all that goes on. err is why the job ends, nil where it is finished.
+// End ends all spans. err is nil for a finished job.
 func (r *Run) End(err error) {
 	if r == nil {
 		return
@@ -84,8 +84,8 @@ func (r *Run) End(err error) {
 	r.endPhase(time.Now(), class(err))
 }
 
-// Told is job.Spec.OnEvent, nil where no spans are made.
-func (r *Run) Told() func(job.Event) {
+// OnEvent returns a job.Spec.OnEvent; nil makes no spans.
+func (r *Run) OnEvent() func(job.Event) {
 	if r == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (r *Run) tell(e job.Event) {
 	}
 }
 
-// begin begins a phase. That of following has no span: it lasts until the end.
+// begin makes no span for following, which lasts until the end.
 func (r *Run) begin(e *job.Event) {
 	switch job.Phase(e.Name) {
 	case job.PhaseFollowing, job.PhaseFinalized, job.PhaseFailed:
@@ -117,7 +117,7 @@ func (r *Run) begin(e *job.Event) {
 		trace.WithAttributes(attribute.String("millrace.phase", e.Name)))
 }
 
-// endPhase ends the phase. Steps of it may go on: a copy begins while collections are made.
+// endPhase leaves its steps: a copy begins while collections are made.
 func (r *Run) endPhase(at time.Time, class string) {
 	if r.phase == nil {
 		return
@@ -132,7 +132,7 @@ func (r *Run) endPhase(at time.Time, class string) {
 
 func (r *Run) beginStep(e *job.Event) {
 	key := step{e.Step, e.Name, e.What}
-	if r.steps[key] != nil { // an attempt that goes on
+	if r.steps[key] != nil { // a later attempt
 		return
 	}
 	under := r.under
@@ -170,7 +170,7 @@ func (r *Run) endStep(e *job.Event) {
 	span.End(trace.WithTimestamp(e.At))
 }
 
-// Verify begins with a verification, and gives what ends it with its result.
+// Verify begins with a verification and returns what ends it.
 func (s *Spans) Verify(ctx context.Context, name, id, worker string) (end func(differences int64, err error)) {
 	if s == nil {
 		return func(int64, error) {}
@@ -187,7 +187,7 @@ func (s *Spans) Verify(ctx context.Context, name, id, worker string) (end func(d
 	}
 }
 
-// class is that of an error: its text may quote documents.
+// class omits the text, which may quote documents.
 func class(err error) string {
 	if err == nil {
 		return ""
@@ -203,3 +203,41 @@ func failed(span trace.Span, class string) {
 		span.SetAttributes(attribute.String("error.type", class))
 	}
 }
+
+// Request traces requests of a route, in the client's trace.
+func (s *Spans) Request(method, route string, next http.Handler) http.Handler {
+	if s == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := s.from.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := s.tracer.Start(ctx, method+" "+route, trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", method), attribute.String("http.route", route)))
+		defer span.End()
+		told := &teller{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(told, r.WithContext(ctx))
+		if name := r.PathValue("name"); name != "" && told.code < 300 { // else any text
+			span.SetAttributes(attribute.String("millrace.name", name))
+		}
+		span.SetAttributes(attribute.Int("http.response.status_code", told.code))
+		if told.code >= 500 {
+			span.SetStatus(codes.Error, "")
+		}
+	})
+}
+
+type teller struct {
+	http.ResponseWriter
+	code int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (t *teller) WriteHeader(code int) {
+	if code >= 200 {
+		t.code = code
+	}
+	t.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap serves http.ResponseController.
+func (t *teller) Unwrap() http.ResponseWriter { return t.ResponseWriter }

@@ -1,3 +1,5 @@
+// Package spans makes OpenTelemetry traces of requests, runs and verifications. A nil *Spans makes none. Spans have no
+// secrets, texts of errors or values of documents.
 package spans
 
 import (
@@ -21,19 +23,19 @@ import (
 )
 
 const (
-	// queueSpans bounds spans that wait, textBytes a text, attributes their number: some 4 MB in all.
+	// queueSpans bounds waiting spans, textBytes a text: 4 MB in all.
 	queueSpans = 1024
 	textBytes  = 200
 	attributes = 16
-	// sendTime is how long one request may take, sendTries how long it is tried again.
+	// sendTime bounds a request, sendTries its repetition.
 	sendTime  = 5 * time.Second
 	sendTries = 10 * time.Second
 	endTime   = 3 * time.Second
-	// complainEvery is how often the log says that spans cannot be sent.
+	// complainEvery is the interval of warnings.
 	complainEvery = time.Minute
 )
 
-// Variables of OpenTelemetry; its SDK reads others, and collector.go those of the sending.
+// Variables of OpenTelemetry. Its SDK reads others, and collector.go those of sending.
 const (
 	envExporter = "OTEL_TRACES_EXPORTER"
 	envDisabled = "OTEL_SDK_DISABLED"
@@ -43,7 +45,7 @@ const tracesPath = "/v1/traces"
 
 // Options say where traces go.
 type Options struct {
-	// Endpoint is a collector's, such as http://127.0.0.1:4318; "" leaves it to OpenTelemetry's variables.
+	// Endpoint is a collector's, such as http://127.0.0.1:4318; "" uses OpenTelemetry's variables.
 	Endpoint  string
 	LookupEnv func(string) (string, bool)
 	// Instance names this process; Version is that of the program.
@@ -51,7 +53,7 @@ type Options struct {
 	Log               *slog.Logger
 }
 
-// Spans makes spans. It is safe for concurrent use, and a nil one makes none.
+// Spans makes spans. It is safe for concurrent use. A nil one makes none.
 type Spans struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -59,7 +61,7 @@ type Spans struct {
 	log      *slog.Logger
 }
 
-// Open prepares to send traces; nil where nothing says to whom.
+// Open returns nil if no collector is configured.
 func Open(ctx context.Context, o Options) (*Spans, error) {
 	to, err := o.collector()
 	if err != nil || to == nil {
@@ -72,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Spans, error) {
 	of, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", "millrace"), attribute.String("service.version", o.Version),
 			attribute.String("service.instance.id", o.Instance)),
-		resource.WithFromEnv()) // the last counts
+		resource.WithFromEnv()) // the last one counts
 	if err != nil && of == nil {
 		return nil, fmt.Errorf("describe this process for traces: %w", err)
 	}
@@ -85,7 +87,6 @@ func Open(ctx context.Context, o Options) (*Spans, error) {
 	return &Spans{provider: provider, tracer: provider.Tracer("github.com/millrace/millrace"), log: o.Log}, nil
 }
 
-// collector is whom spans are sent to, nil for nobody.
 func (o *Options) collector() (*collector, error) {
 	if o.Endpoint != "" {
 		at, err := CheckEndpoint(o.Endpoint)
@@ -107,20 +108,20 @@ func (o *Options) collector() (*collector, error) {
 	if _, err := CheckEndpoint(at); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	// The endpoint of traces is the very URL, that of all signals is what their paths begin with.
+	// The endpoint of traces is complete, that of all signals lacks the path.
 	if !strings.Contains(name, "TRACES") {
 		at = strings.TrimRight(at, "/") + tracesPath
 	}
 	return o.newCollector(at)
 }
 
-// CheckEndpoint gives an endpoint with the path at which traces are taken.
+// CheckEndpoint completes an endpoint with the path of traces.
 func CheckEndpoint(endpoint string) (string, error) {
 	const hint = "write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for " +
 		"in OTEL_EXPORTER_OTLP_HEADERS"
 	u, err := url.Parse(endpoint)
 	switch {
-	case err != nil: // which would quote it
+	case err != nil: // its text would quote it
 		return "", mongo.WithHint(errors.New("the endpoint of traces is no URL"), hint)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return "", mongo.WithHint(errors.New("the endpoint of traces is no http or https URL"), hint)
@@ -133,7 +134,7 @@ func CheckEndpoint(endpoint string) (string, error) {
 	return u.String(), nil
 }
 
-// Close sends what is not sent yet, for at most some seconds.
+// Close sends the rest, for a few seconds.
 func (s *Spans) Close() {
 	if s == nil {
 		return
@@ -145,7 +146,7 @@ func (s *Spans) Close() {
 	}
 }
 
-// quiet logs failures to send spans at intervals, and returns none.
+// quiet logs failures at intervals, and returns none.
 type quiet struct {
 	sdk.SpanExporter
 	log *slog.Logger

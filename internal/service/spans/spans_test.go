@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 	tell := func(e job.Event) {
 		at = at.Add(time.Second)
 		e.At = at
-		r.Told()(e)
+		r.OnEvent()(e)
 	}
 	r.Taken()
 	phase := func(name string, ended bool) { tell(job.Event{Step: job.StepPhase, Name: name, Ended: ended}) }
@@ -165,7 +165,7 @@ func TestOff(t *testing.T) {
 		r.Taken()
 		r.End(nil)
 		s.Verify(t.Context(), "a", "b", "c")(1, nil)
-		if r.Told() != nil {
+		if r.OnEvent() != nil {
 			t.Error("somebody listens")
 		}
 		s.Close()

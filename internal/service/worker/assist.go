@@ -17,13 +17,12 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// Why a worker stops assisting.
 var (
 	errOwnFirst = errors.New("the worker has a copy of its own")
 	errEnded    = errors.New("the run of the owner has ended")
 )
 
-// assist does parts of other workers' copies and verifications, one at a time, without a copy of its own.
+// assist reads parts of other workers' copies and verifications, one at a time, unless this worker copies itself.
 func (w *Worker) assist(ctx context.Context) error {
 	rest := map[string]rest{} // by run
 	for {
@@ -45,14 +44,13 @@ func (w *Worker) assist(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		// Reports come often.
 		if err := pace.Pause(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// rest is the pause before a run is asked again that assigned nothing. It doubles each time.
+// rest is the pause of a run that assigned nothing. It doubles each time.
 type rest struct {
 	until time.Time
 	pause time.Duration
@@ -92,7 +90,6 @@ func (w *Worker) forgetRests(rests map[string]rest) {
 	maps.DeleteFunc(rests, func(run string, _ rest) bool { return !runs[run] })
 }
 
-// nextAssist returns a run to assist, and the work for it; nil for none.
 func (w *Worker) nextAssist(rests map[string]rest) (run string, work func(context.Context) error) {
 	if w.draining() || !w.room() || w.copies() {
 		return "", nil
@@ -106,7 +103,6 @@ func (w *Worker) nextAssist(rests map[string]rest) (run string, work func(contex
 	return "", nil
 }
 
-// copyToAssist returns the job with parts to copy that the fewest workers have, nil for none.
 func (w *Worker) copyToAssist(rests map[string]rest) *service.Job {
 	var best *service.Job
 	jobs := w.View.Jobs()
@@ -122,12 +118,10 @@ func (w *Worker) copyToAssist(rests map[string]rest) *service.Job {
 	return best
 }
 
-// hasParts reports that the run of a job has slices for other workers.
 func hasParts(j *service.Job) bool {
 	return j.Live() && j.Report.State == service.Running && j.Report.Status.Copy.Lendable > 0
 }
 
-// workers counts the workers that have slices of a job now.
 func workers(j *service.Job) (n int) {
 	for _, b := range j.Report.Status.Copy.Workers {
 		if b.Parts > 0 {
@@ -137,7 +131,7 @@ func workers(j *service.Job) (n int) {
 	return n
 }
 
-// copies reports that this worker copies a job of its own, or is about to.
+// copies reports whether this worker copies a job of its own, or is about to.
 func (w *Worker) copies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +157,6 @@ func (u *unit) copies() bool {
 	return false
 }
 
-// assistCopy copies parts of a job until none is left, or this worker has work of its own.
 func (w *Worker) assistCopy(ctx context.Context, j *service.Job) error {
 	log, run, ask := w.Log.With("job", j.Definition.Name, "of", j.Lease.Worker), j.Lease.Run, w.asking(j.Lease.Run)
 	return w.watched(ctx, log, func() bool {
@@ -186,7 +179,6 @@ func (w *Worker) asking(run string) assign.Ask {
 	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.AskOwner(ctx, run, request) }
 }
 
-// offer returns the offer by which other workers get parts of the work of a run.
 func (w *Worker) offer(run string) *assign.Offer {
 	serve := func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
 		return w.Hub.ServeAssistants(ctx, run, answer)
@@ -194,7 +186,6 @@ func (w *Worker) offer(run string) *assign.Offer {
 	return &assign.Offer{Version: w.Version, Lease: w.Hub.Lease(), Serve: serve}
 }
 
-// verificationToAssist returns a verification of another worker that has parts to read, nil for none.
 func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verification {
 	for _, v := range w.View.OpenVerifications() {
 		if v.State() != service.VerifyRunning || v.Report.Lendable == 0 || v.Lease.Worker == w.Name ||
@@ -208,7 +199,6 @@ func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verificati
 	return nil
 }
 
-// assistVerification reads parts of a verification until none is left, or this worker has work of its own.
 func (w *Worker) assistVerification(ctx context.Context, v *service.Verification) error {
 	log := w.Log.With("job", v.Wish.Job, "verification", v.Wish.ID, "of", v.Lease.Worker)
 	return w.watched(ctx, log, func() bool {
@@ -226,7 +216,7 @@ func (w *Worker) assistVerification(ctx context.Context, v *service.Verification
 	})
 }
 
-// watched assists another worker until this one has work of its own, or the run of the owner has ended.
+// watched assists until this worker has work of its own, or the owner's run has ended.
 func (w *Worker) watched(ctx context.Context, log *slog.Logger, ended func() bool,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -24,12 +24,10 @@ import (
 )
 
 const (
-	// draftTime bounds an answer about a draft, reachTime the search for a server.
-	draftTime = 50 * time.Second
-	reachTime = 5 * time.Second
-	// draftsAtOnce bounds the drafts among the questions, so that those about jobs are answered, too.
-	draftsAtOnce = 2
-	// maxListed bounds the collections of a page, maxMembers hosts or shards, maxSample documents.
+	// Bounds of an answer and of server selection.
+	draftTime     = 50 * time.Second
+	reachTime     = 5 * time.Second
+	draftsAtOnce  = 2
 	maxListed     = 500
 	maxMembers    = 100
 	maxSample     = 20
@@ -37,7 +35,6 @@ const (
 	checkBytes    = 2000
 )
 
-// drafted is a draft with what its settings refer to.
 type drafted struct {
 	*Worker
 	name    string
@@ -45,7 +42,7 @@ type drafted struct {
 	secrets secrets
 }
 
-// draft answers a question about a job that is not made yet. It writes nothing.
+// draft answers a question about a draft. It writes nothing.
 func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	select {
 	case w.drafts <- struct{}{}:
@@ -78,26 +75,24 @@ func (d *drafted) answer(ctx context.Context, q *service.Question) (any, error) 
 	return nil, fmt.Errorf("worker %s of version %s does not know %q", d.Name, d.Version, q.What)
 }
 
-// secret reads what settings refer to. Answers do not show it.
+// secret hides what it returns from answers.
 func (d *drafted) secret(job, reference string) (string, error) {
 	value, err := d.Access.Secret(job, reference)
 	d.secrets.add(value)
 	return value, err
 }
 
-// redacted is an error whose text has no secrets.
 type redacted struct {
 	error
 	text string
 }
 
-// Error is the text.
+// Error returns the text.
 func (v redacted) Error() string { return v.text }
 
-// Unwrap is the error with its hint.
+// Unwrap returns the error with its hint.
 func (v redacted) Unwrap() error { return v.error }
 
-// hide takes what the settings refer to out of an error.
 func (d *drafted) hide(err error) error {
 	if err == nil {
 		return nil
@@ -105,7 +100,6 @@ func (d *drafted) hide(err error) error {
 	return redacted{err, d.secrets.hide(mongo.Brief(err))}
 }
 
-// inspect describes both sides, and a page of the source's collections. The answer says why a side is missing.
 func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service.Inspection, error) {
 	rules, err := transform.New(d.spec.Rules)
 	if err != nil {
@@ -139,7 +133,6 @@ func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service
 	return out, context.Cause(ctx)
 }
 
-// side connects to a cluster, nil where that fails.
 func (d *drafted) side(ctx context.Context, uri string) (*mongo.Cluster, service.Side) {
 	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: lettersApp, ServerSelectionTimeout: reachTime})
 	if err != nil {
@@ -158,7 +151,7 @@ func (d *drafted) side(ctx context.Context, uri string) (*mongo.Cluster, service
 	return c, side
 }
 
-// shardNames are those of a sharded cluster, none where the user may not know.
+// shardNames returns none if the user may not list shards.
 func shardNames(ctx context.Context, c *mongo.Cluster) (names []string) {
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "listShards", Value: 1}})
 	var reply struct {
@@ -210,7 +203,6 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 	return nil
 }
 
-// precheck is the plan of the job that the draft would be.
 func (d *drafted) precheck(ctx context.Context) (*service.DraftPlan, error) {
 	spec := d.spec
 	spec.Deps = d.Deps
@@ -252,12 +244,10 @@ func (d *drafted) summary(plan *job.Plan) *service.DraftPlan {
 	return out
 }
 
-// rank has what is to be done come first.
 func rank(l precheck.Level) int {
 	return slices.Index([]precheck.Level{precheck.Fail, precheck.Warn, precheck.OK}, l)
 }
 
-// sample draws documents of a collection of the source, and maps them as a copy would.
 func (d *drafted) sample(ctx context.Context, ask service.SampleAsk) (*service.DraftSample, error) {
 	rules, err := transform.New(d.spec.Rules)
 	if err != nil {

@@ -30,11 +30,11 @@ const (
 	detailBytes      = 500
 )
 
-// collector keeps the first differences of each collection. It is told of one at a time.
+// collector keeps the first differences of each collection. Calls come one at a time.
 type collector struct {
 	rules   *transform.Set
 	values  bool
-	of      map[string]int // how many are kept, by collection
+	of      map[string]int // kept, by collection
 	bytes   int
 	kept    []service.DocumentDifference
 	leftOut int64
@@ -44,7 +44,6 @@ func newCollector(rules *transform.Set, values bool) *collector {
 	return &collector{rules: rules, values: values, of: map[string]int{}, kept: []service.DocumentDifference{}}
 }
 
-// take keeps a difference if there is room.
 func (c *collector) take(d verify.Difference, source, target [][]byte) {
 	if c.of[d.NS] >= perCollection || c.bytes >= differencesBytes {
 		c.leftOut++
@@ -79,7 +78,7 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 	c.kept = append(c.kept, out)
 }
 
-// side returns one side as text. Masked values are hidden: the target may have others' in their place.
+// side hides masked values: the target may have values of others there.
 func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []string) string {
 	texts := make([]string, 0, len(docs))
 	for _, doc := range docs {
@@ -94,12 +93,10 @@ func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []
 	return strings.Join(texts, "\n")
 }
 
-// findings are what is stored.
 func (c *collector) findings(r *verify.Report) *service.Findings {
 	f := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: c.kept, DifferencesLeftOut: c.leftOut,
 		Schema:   []service.SchemaDifference{},
 		Expected: len(r.Expected), WithValues: c.values}
-	// those that differ first
 	slices.SortStableFunc(r.Collections,
 		func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) })
 	compared := make([]service.VerifiedCollection, len(r.Collections))
@@ -129,7 +126,6 @@ func (c *collector) findings(r *verify.Report) *service.Findings {
 	return f
 }
 
-// fitting are those for which there is room, and how many are left out.
 func fitting[T any](room int, all []T) (kept []T, leftOut int) {
 	kept = []T{}
 	for _, one := range all {
@@ -140,7 +136,6 @@ func fitting[T any](room int, all []T) (kept []T, leftOut int) {
 	return kept, len(all) - len(kept)
 }
 
-// fits takes the room that a value needs.
 func fits(room *int, v any) bool {
 	raw, err := json.Marshal(v)
 	if err != nil || len(raw)+1 > *room {
@@ -150,7 +145,6 @@ func fits(room *int, v any) bool {
 	return true
 }
 
-// differing are the names of fields at the top level that two documents do not share.
 func differing(a, b []byte) []string {
 	x, y := byName(a), byName(b)
 	out := []string{}
@@ -168,7 +162,6 @@ func differing(a, b []byte) []string {
 	return out[:min(len(out), maxNames)]
 }
 
-// byName are the elements of a document; those of one name follow each other.
 func byName(doc []byte) map[string][]byte {
 	out := map[string][]byte{}
 	for e, ok := range bsonraw.Fields(doc) {
@@ -180,7 +173,7 @@ func byName(doc []byte) map[string][]byte {
 	return out
 }
 
-// sideText returns extended JSON: of a long document _id and differing fields, of long values their size.
+// sideText returns extended JSON. Of a long document it has _id and the differing fields, of long values their size.
 func sideText(doc []byte, fields []string) (text string, whole bool) {
 	text, whole = fieldsText(doc, func(string) bool { return true })
 	if whole && len(text) <= sideBytes {
@@ -234,10 +227,9 @@ func valueText(v bson.RawValue) string {
 	return strings.TrimSuffix(strings.TrimPrefix(string(raw), `{"v":`), "}")
 }
 
-// hiddenText is in place of a value of the target that a rule masks.
 const hiddenText = "(hidden: a mask rule)"
 
-// hidden is a document in which a text stands in place of values at some paths.
+// hidden replaces values at some paths with a text.
 func hidden(doc []byte, paths []string) []byte {
 	if len(paths) == 0 {
 		return doc
@@ -245,7 +237,7 @@ func hidden(doc []byte, paths []string) []byte {
 	out := bsoncore.NewDocumentBuilder()
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
-			return nil // what cannot be read is not shown
+			return nil // unreadable values may be masked ones
 		}
 		name := string(e.Name)
 		var inner []string
@@ -270,7 +262,6 @@ func hidden(doc []byte, paths []string) []byte {
 	return out.Build()
 }
 
-// hiddenIn hides values at some paths, also in the documents of arrays.
 func hiddenIn(v bsoncore.Value, paths []string) bsoncore.Value {
 	switch v.Type {
 	case bsoncore.TypeEmbeddedDocument:

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// Guard is a process that kills its parent, a worker, after limit without a byte on in. A worker that hangs keeps
-// its connections: its writes could still arrive when another one has the job. It returns when the parent ends.
+// Guard kills its parent, a worker, after limit without a byte on in. A worker that hangs keeps its connections, so
+// its writes could arrive when another worker has the job. Guard returns when the parent ends.
 func Guard(in io.Reader, limit time.Duration) error {
 	parent := os.Getppid()
 	beats := make(chan error)
@@ -54,16 +54,16 @@ func Guard(in io.Reader, limit time.Duration) error {
 	}
 }
 
-// Guardian starts the guardian of this process, again if it ends.
+// Guardian starts the guardian of this process, and restarts it.
 type Guardian struct {
-	// Command starts the program that calls Guard: its name and arguments.
+	// Command is a program that calls Guard, with its arguments.
 	Command []string
-	// Limit is how long this process may say nothing.
+	// Limit is the longest silence of this process.
 	Limit time.Duration
 	Log   *slog.Logger
 }
 
-// Run has this process guarded until ctx ends.
+// Run guards this process until ctx ends.
 func (g *Guardian) Run(ctx context.Context) error {
 	for {
 		err := g.once(ctx)
@@ -77,7 +77,6 @@ func (g *Guardian) Run(ctx context.Context) error {
 	}
 }
 
-// once starts a guardian and tells it that this process lives, until either ends.
 func (g *Guardian) once(ctx context.Context) error {
 	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it ends with its standard input
 	// A signal from the terminal is for the worker.

@@ -11,10 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// jobLog takes what a job logs to its recorder.
 type jobLog struct {
 	to     *recorder
-	group  string // with a dot behind it
+	group  string // with a trailing dot
 	fields []service.Field
 }
 
@@ -52,7 +51,6 @@ func (h *jobLog) WithGroup(name string) slog.Handler {
 	return &more
 }
 
-// addField adds an attribute as text, those of a group one by one.
 func addField(fields []service.Field, group string, a slog.Attr) []service.Field {
 	v := a.Value.Resolve()
 	if v.Kind() == slog.KindGroup {
@@ -77,10 +75,9 @@ func addField(fields []service.Field, group string, a slog.Attr) []service.Field
 	return append(fields, service.Field{Name: group + a.Key, Value: text})
 }
 
-// minHidden is the shortest secret that is looked for: shorter ones are in many words.
+// minHidden is the length of the shortest secret to hide: shorter ones occur in many words.
 const minHidden = 4
 
-// secrets are what texts must not show: connection strings, passwords, keys.
 type secrets []string
 
 func (s *secrets) add(secret string) {

@@ -20,18 +20,16 @@ import (
 )
 
 const (
-	answerTime = 15 * time.Second
-	// maxLetters bounds a page of dead letters, answerBytes what an answer holds.
+	answerTime  = 15 * time.Second
 	maxLetters  = 200
 	answerBytes = 512 << 10
-	// documentBytes bounds a document that is shown whole; the export has all of it.
+	// documentBytes bounds a document in an answer. The export has no bound.
 	documentBytes = 200 << 10
 	textBytes     = 1000
-	// lettersApp is what servers call the connections of looks.
+	// lettersApp is the application name of these connections.
 	lettersApp = "millrace-service"
 )
 
-// answer answers questions about the clusters of jobs until ctx ends.
 func (w *Worker) answer(ctx context.Context) error {
 	defer w.background.Wait()
 	for {
@@ -46,16 +44,14 @@ func (w *Worker) answer(ctx context.Context) error {
 	}
 }
 
-// refusal says why a question has no answer.
 type refusal struct {
 	error
 	code service.AnswerCode
 }
 
-// Unwrap is the error with its hint.
+// Unwrap returns the error with its hint.
 func (r refusal) Unwrap() error { return r.error }
 
-// notNow refuses a question as things stand.
 func notNow(why error) error { return refusal{why, service.NotNow} }
 
 func (w *Worker) reply(life context.Context, question []byte) []byte {
@@ -84,7 +80,6 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	return raw
 }
 
-// bounded is the answer's body, in the time that there is for it.
 func (w *Worker) bounded(life context.Context, q *service.Question) (any, error) {
 	if q.Draft != nil {
 		return w.draft(life, q)
@@ -94,7 +89,7 @@ func (w *Worker) bounded(life context.Context, q *service.Question) (any, error)
 	return w.answered(ctx, life, q)
 }
 
-// answered is the answer's body. life is the worker's, for what goes on after it.
+// answered returns the body. life is the worker's, for work that outlasts the answer.
 func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, error) {
 	s, err := w.settings(ctx, q.Job, q.UID)
 	if err != nil {
@@ -119,7 +114,6 @@ func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, 
 	return nil, fmt.Errorf("worker %s of version %s does not know %q", w.Name, w.Version, q.What)
 }
 
-// lettersOf are the dead letters of a job.
 type lettersOf struct {
 	*Worker
 	job    string
@@ -135,7 +129,6 @@ func (l *lettersOf) chosen() deadletter.Filter {
 	return f
 }
 
-// shortened is a letter with short texts.
 func shortened(l service.Letter) service.Letter {
 	for _, text := range []*string{&l.Document, &l.Reason, &l.Index, &l.Settled} {
 		*text = service.Short(*text, textBytes)
@@ -146,7 +139,6 @@ func shortened(l service.Letter) service.Letter {
 
 var errEnough = errors.New("enough")
 
-// page are the letters after one, as many as an answer has room for.
 func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 	limit := min(max(l.filter.Limit, 1), maxLetters)
 	f := l.chosen()
@@ -172,7 +164,6 @@ func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 	return out, nil
 }
 
-// one is a letter with its document and what stands in its way.
 func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
 	found, err := deadletter.Find(ctx, l.target, l.chosen())
 	switch {
@@ -194,7 +185,7 @@ func asJSON(doc bson.Raw) json.RawMessage {
 	return documentJSON(doc, true, documentBytes, "; the export has it")
 }
 
-// documentJSON returns extended JSON of little more than most bytes, or a text with the size, and more.
+// documentJSON returns extended JSON of little more than most bytes, or else a text with the size, and more.
 func documentJSON(doc bson.Raw, canonical bool, most int, more string) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
@@ -208,7 +199,7 @@ func documentJSON(doc bson.Raw, canonical bool, most int, more string) json.RawM
 	return raw
 }
 
-// export returns the next piece. The rest of a line is sent if the line has not changed.
+// export returns the next piece. It continues within a line only if the line is unchanged.
 func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 	f := l.chosen()
 	out := &service.LettersPiece{}
@@ -225,7 +216,7 @@ func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 		}
 		room := answerBytes - len(out.Lines)
 		if rest := line[offset:]; len(rest) > room {
-			if len(out.Lines) == 0 { // it is longer than a piece
+			if len(out.Lines) == 0 { // longer than a piece
 				out.Lines = append(out.Lines, rest[:room]...)
 				next.Offset, next.Sum = offset+room, sumOf(line)
 			}
@@ -251,13 +242,13 @@ func sumOf(line []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// retryTime bounds the wait of a question for letters to be retried, retryLimit the retry.
+// retryTime bounds the answer, retryLimit the retry.
 const (
 	retryTime  = 10 * time.Second
 	retryLimit = 5 * time.Minute
 )
 
-// retry retries open letters. It goes on in the background if that takes long.
+// retry continues in the background if it takes long.
 func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.LettersRetried, error) {
 	tried, not, err := l.open(ctx)
 	if err = errors.Join(err, not); err != nil {
@@ -289,7 +280,7 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	return out, nil
 }
 
-// inBackground does something about the letters of a job, once at a time: else ok is false.
+// inBackground runs one retry per job at a time; ok is false if one runs.
 func (w *Worker) inBackground(life context.Context, job string, do func(context.Context) error) (ended <-chan error,
 	ok bool) {
 	w.mu.Lock()
@@ -314,7 +305,7 @@ func (w *Worker) inBackground(life context.Context, job string, do func(context.
 	return done, true
 }
 
-// way returns how to retry letters: by the job that runs here, or by this worker if it is finalized.
+// way returns how to retry: by the job that runs here, or by this worker if the job is finalized.
 func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	l.mu.Lock()
 	u := l.units[l.job]
@@ -354,7 +345,7 @@ func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	}, nil
 }
 
-// open counts the chosen letters that can be tried. not says why a single one cannot.
+// open counts letters to retry. not says why a single one cannot be.
 func (l *lettersOf) open(ctx context.Context) (n int64, not, err error) {
 	if l.filter.ID == "" {
 		counts, err := deadletter.Counts(ctx, l.target)

@@ -11,10 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// conflictsEvery is the least time between two events about conflicts: there may be many.
 const conflictsEvery = time.Minute
 
-// notices records events of a job when its status changes.
 type notices struct {
 	to        *recorder
 	reported  map[job.Phase]bool
@@ -23,7 +21,7 @@ type notices struct {
 	last      time.Time // of the last event about conflicts
 }
 
-// newNotices goes on from what was said of the job last; nil is nothing.
+// newNotices starts from the last known status; nil is none.
 func newNotices(to *recorder, before *job.Status) *notices {
 	n := &notices{to: to, reported: map[job.Phase]bool{}}
 	if before != nil {
@@ -32,7 +30,6 @@ func newNotices(to *recorder, before *job.Status) *notices {
 	return n
 }
 
-// look tells what is new.
 func (n *notices) look(s *job.Status) {
 	for _, phase := range []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing,
 		job.PhaseFinalizing} {
@@ -64,7 +61,6 @@ func (n *notices) phase(phase job.Phase, s *job.Status) {
 	n.to.event(slog.LevelInfo, text)
 }
 
-// wish tells of other limits, and of the wish to finalize.
 func (n *notices) wish(was, now *service.Wish) {
 	if now.Limits != nil && (was.Limits == nil || *was.Limits != *now.Limits) {
 		n.limits(*now.Limits)
@@ -74,7 +70,7 @@ func (n *notices) wish(was, now *service.Wish) {
 	}
 	if was.Finalize != now.Finalize {
 		n.to.event(slog.LevelInfo, map[bool]string{true: "it is to finalize as soon as it follows",
-			false: "the wish to finalize was taken back"}[now.Finalize])
+			false: "the request to finalize was canceled"}[now.Finalize])
 	}
 }
 

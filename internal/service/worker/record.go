@@ -5,25 +5,27 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
 
 const (
-	// recordQueue bounds what waits to be written of a job, in bytes.
+	// recordQueue bounds unwritten records of a job, in bytes.
 	recordQueue = 256 << 10
-	// pointSize is what a point counts for there, partSize each shard and router of it.
-	pointSize = 512
-	partSize  = 384
-	// recordTry bounds one write, recordPause is the pause after a failed one.
+	// pointSize and partSize, of a shard or router, are estimates of stored points.
+	pointSize   = 512
+	partSize    = 384
 	recordTry   = 5 * time.Second
 	recordPause = 500 * time.Millisecond
-	// recordEnd is how long the end of a job waits for what is not written yet.
+	// recordEnd bounds the wait for unwritten records at the end of a job.
 	recordEnd = 3 * time.Second
-	// maxText bounds a text of an entry, in bytes; maxFields how many it has besides.
+	// maxText bounds a text of an entry, in bytes.
 	maxText   = 1000
 	maxFields = 12
 )
@@ -35,11 +37,11 @@ type records interface {
 	PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period, each func(*service.Point)) error
 }
 
-// recorder writes a job's points and entries in order. Callers do not wait: a queue drops its oldest. It is safe
-// for concurrent use.
+// recorder writes points and entries of a job in order. Callers never wait: a full queue drops its oldest record.
+// It is safe for concurrent use.
 type recorder struct {
 	to  records
-	log *slog.Logger // not the one that writes here
+	log *slog.Logger // does not write to this recorder
 	runOf
 
 	mu     sync.Mutex
@@ -48,15 +50,14 @@ type recorder struct {
 	lost   int64
 	hidden secrets
 	closed bool
-	wake   chan struct{} // holds a word when there is something to do
+	wake   chan struct{} // signals new records
 
-	n       int // records so far, for their ids
+	n       int // counts records for their ids
 	rollers []*roller
 	done    chan struct{}
 	cancel  context.CancelFunc
 }
 
-// runOf is what a worker does with a job of a definition.
 type runOf struct{ uid, run, worker string }
 
 type record struct {
@@ -65,7 +66,7 @@ type record struct {
 	size  int
 }
 
-// newRecorder makes one that writes points of spans, the shortest of which comes first.
+// newRecorder writes points of spans, the shortest first.
 func newRecorder(to records, of runOf, spans []time.Duration, log *slog.Logger) *recorder {
 	r := &recorder{to: to, runOf: of, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, every := range spans[1:] {
@@ -82,7 +83,7 @@ func (r *recorder) start(ctx context.Context) {
 	}()
 }
 
-// close returns when all is written, or when that takes too long.
+// close waits for the queue, at most recordEnd.
 func (r *recorder) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -136,7 +137,6 @@ func (r *recorder) point(p *service.Point) {
 	r.put(record{point: p, size: pointSize + partSize*(len(p.Shards)+len(p.Routers))})
 }
 
-// put is called with mu held.
 func (r *recorder) put(one record) {
 	if r.closed {
 		return
@@ -152,7 +152,7 @@ func (r *recorder) put(one record) {
 	r.awake()
 }
 
-// fit makes an entry safe and small, and says how large it is. It is called with mu held.
+// fit makes an entry safe and small, and returns its size. mu is held.
 func (r *recorder) fit(e *service.Entry) int {
 	e.Text = r.safe(e.Text)
 	e.Fields = e.Fields[:min(len(e.Fields), maxFields)]
@@ -166,18 +166,18 @@ func (r *recorder) fit(e *service.Entry) int {
 			return len(raw)
 		case len(e.Fields) > 0:
 			e.Fields = e.Fields[:len(e.Fields)-1]
-		default: // many characters that take six bytes
+		default: // characters that take six bytes each
 			e.Text = service.Short(e.Text, len(e.Text)/2)
 		}
 	}
 }
 
-// safe is a text without secrets, in UTF-8, of bounded length. It is called with mu held.
+// safe removes secrets and bounds a text. mu is held.
 func (r *recorder) safe(text string) string {
 	return service.Short(r.hidden.hide(text), maxText)
 }
 
-// next is the oldest record, after a wait; false at the end.
+// next waits for the oldest record; ok is false at the end.
 func (r *recorder) next(ctx context.Context) (one record, ok bool) {
 	for {
 		r.mu.Lock()
@@ -202,7 +202,6 @@ func (r *recorder) next(ctx context.Context) (one record, ok bool) {
 	}
 }
 
-// write writes records until close, in their order.
 func (r *recorder) write(ctx context.Context) {
 	if r.again(ctx, r.catchUp) != nil {
 		return
@@ -241,7 +240,6 @@ func (r *recorder) addPoint(ctx context.Context, every time.Duration, p *service
 	return r.again(ctx, func(ctx context.Context) error { return r.to.AddPoint(ctx, r.uid, id, every, p) })
 }
 
-// roll takes a point into the longer ones, and stores those that it ends.
 func (r *recorder) roll(ctx context.Context, p *service.Point) error {
 	for _, o := range r.rollers {
 		if err := r.addPoint(ctx, o.every, o.add(p)); err != nil {
@@ -251,7 +249,7 @@ func (r *recorder) roll(ctx context.Context, p *service.Point) error {
 	return nil
 }
 
-// catchUp rolls the points of an earlier worker, which may have been killed.
+// catchUp merges the points of an earlier worker, which may have been killed.
 func (r *recorder) catchUp(ctx context.Context) error {
 	for _, o := range r.rollers {
 		last, err := r.to.LastPoint(ctx, r.uid, o.every)
@@ -284,10 +282,9 @@ func (r *recorder) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// catchUpAge is how old points may be that are taken into longer ones late.
 const catchUpAge = 30 * 24 * time.Hour
 
-// again does what may fail until it does not, or ctx ends.
+// again repeats do until it succeeds or ctx ends.
 func (r *recorder) again(ctx context.Context, do func(context.Context) error) error {
 	warned := false
 	return retry.Again(ctx, recordPause, recordPause, func(err error, _ time.Duration) bool {
@@ -303,14 +300,13 @@ func (r *recorder) again(ctx context.Context, do func(context.Context) error) er
 	})
 }
 
-// roller puts points together to one of a longer span.
 type roller struct {
 	every time.Duration
 	begin time.Time
 	now   *service.Point
 }
 
-// add takes a point, and gives the longer one that ends with the one before it.
+// add returns the longer point that ended before p.
 func (o *roller) add(p *service.Point) (ended *service.Point) {
 	if begin := p.From.Truncate(o.every); !begin.Equal(o.begin) {
 		ended, o.begin = o.take(), begin
@@ -329,3 +325,57 @@ func (o *roller) take() *service.Point {
 }
 
 func (o *roller) clear() { o.now, o.begin = nil, time.Time{} }
+
+type meter struct {
+	every time.Duration
+	at    time.Time
+	done  job.Done
+	cpu   float64
+}
+
+func newMeter(every time.Duration) *meter {
+	return &meter{every: every, at: time.Now(), cpu: procstat.Read().CPUSeconds}
+}
+
+// look returns a point when one is due, or at the end, else nil.
+func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
+	now := time.Now()
+	n := now.Sub(m.at).Seconds()
+	if n <= 0 || !end && n < (m.every-lookEvery/2).Seconds() {
+		return nil
+	}
+	use := procstat.Read()
+	p := figures("", n, done.Docs-m.done.Docs, done.Bytes-m.done.Bytes, done.Operations-m.done.Operations,
+		done.AppliedBytes-m.done.AppliedBytes)
+	// The wall clock may have been set since From.
+	p.From, p.To = m.at.UTC(), m.at.Add(now.Sub(m.at)).UTC()
+	p.Lag, p.Window = service.NewRange(s.Follow.LagSeconds, n), service.NewRange(s.Follow.WindowSeconds, n)
+	p.CPU, p.Memory = service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), service.NewRange(float64(use.Resident), n)
+	for _, d := range done.Shards {
+		was := named(m.done.Shards, d.Shard, func(o job.ShardDone) string { return o.Shard })
+		part := figures(d.Shard, n, d.Docs-was.Docs, d.Bytes-was.Bytes, d.Changes-was.Changes, d.ChangeBytes-was.ChangeBytes)
+		if s := named(s.Shards, d.Shard, func(o job.ShardStatus) string { return o.Shard }); s.Shard != "" {
+			part.Lag, part.Window = service.NewRange(s.LagSeconds, n), service.NewRange(s.WindowSeconds, n)
+		}
+		p.Shards = append(p.Shards, part)
+	}
+	for _, d := range done.Routers {
+		was := named(m.done.Routers, d.Router, func(o job.RouterDone) string { return o.Router })
+		p.Routers = append(p.Routers, figures(d.Router, n, 0, 0, d.Commands-was.Commands, d.Bytes-was.Bytes))
+	}
+	m.at, m.done, m.cpu = now, done, use.CPUSeconds
+	return &p
+}
+
+func figures(name string, seconds float64, done ...int64) service.Point {
+	amount := func(i int) service.Amount { return service.NewAmount(done[i], seconds) }
+	return service.Point{Name: name, Seconds: seconds, Docs: amount(0), Bytes: amount(1), Operations: amount(2),
+		AppliedBytes: amount(3)}
+}
+
+func named[T any](list []T, name string, of func(T) string) (one T) {
+	if i := slices.IndexFunc(list, func(o T) bool { return of(o) == name }); i >= 0 {
+		return list[i]
+	}
+	return one
+}

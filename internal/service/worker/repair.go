@@ -21,12 +21,12 @@ var (
 	errFinalized = errors.New("the job is finalized: its target may be in use, and is not written to any more")
 )
 
-// mayRepair reports whether this worker can take a repair: it runs the job, or can report why nobody does.
+// mayRepair reports whether this worker runs the job, or can report why nobody can.
 func (w *Worker) mayRepair(j *service.Job) bool {
 	return notRepairing(j) != nil || w.runs(j.Definition.Name) != nil
 }
 
-// notRepairing returns why no worker repairs documents of a job until somebody acts, nil otherwise.
+// notRepairing returns why no worker can repair until an operator acts.
 func notRepairing(j *service.Job) error {
 	switch j.State() {
 	case service.Finished:
@@ -39,7 +39,6 @@ func notRepairing(j *service.Job) error {
 	return nil
 }
 
-// runs is the unit of a job that this worker runs, nil while it does not.
 func (w *Worker) runs(name string) *unit {
 	w.mu.Lock()
 	u := w.units[name]
@@ -50,7 +49,6 @@ func (w *Worker) runs(name string) *unit {
 	return u
 }
 
-// repair has the documents of the wish repaired by the job, which runs here.
 type repair struct {
 	*check
 	docs []service.RepairDocument
@@ -91,7 +89,7 @@ func (r *repair) documents() map[string]verify.Documents {
 	return out
 }
 
-// run repairs. What the target refuses is tried again while others make room.
+// run repeats refused documents as long as others make room.
 func (r *repair) run() error {
 	u := r.worker.runs(r.wish.Job)
 	if u == nil {
@@ -128,7 +126,6 @@ func (r *repair) run() error {
 	return nil
 }
 
-// repair has the job repair those that have no outcome.
 func (u *unit) repair(r *repair) error {
 	j := u.running()
 	if j == nil {
@@ -142,7 +139,7 @@ func (u *unit) repair(r *repair) error {
 	})
 }
 
-// leave has whoever runs the job by then see to the repair. What was repaired here is reported.
+// leave hands the repair over to the job's next worker.
 func (r *repair) leave() error {
 	_ = r.sendReport() // which logs its error
 	r.cancel(errElsewhere)
@@ -180,9 +177,8 @@ func progressOf(now []job.Repair) (p service.RepairProgress) {
 	return p
 }
 
-// found adds to findings what has come of the documents.
 func (r *repair) found(f *service.Findings) {
-	var refused, all []service.RepairedDocument // what is still open first
+	var refused, all []service.RepairedDocument // refused ones first
 	for i, one := range r.present() {
 		d := r.docs[i]
 		done := service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind,

@@ -8,14 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 )
 
-// task is what a worker does under a lease: it runs a job, or verifies one.
+// task is work under a lease: a job's run, or a verification.
 type task struct {
 	worker *Worker
 	lease  service.Lease
@@ -25,13 +23,12 @@ type task struct {
 	cancel context.CancelCauseFunc
 }
 
-// Why a task ends before its work does.
 var (
 	errLost    = errors.New("the lease was lost")
 	errDrained = errors.New("the worker is drained")
 )
 
-// begin takes a lease, nil if that fails or if somebody else was faster.
+// begin returns nil if it cannot take the lease.
 func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) *task {
 	t := &task{worker: w, log: log, lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
 	var err error
@@ -45,19 +42,25 @@ func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) *task 
 	return t
 }
 
-// run does a task's work in a goroutine, then calls ended with mu locked, and looks for other work.
-func (w *Worker) run(g *errgroup.Group, work, ended func()) {
-	g.Go(func() error {
+// lead works in a goroutine, has one in all meanwhile, then looks for other work.
+func lead[T any](w *Worker, all map[string]T, job string, one T, work func()) {
+	w.mu.Lock()
+	all[job] = one
+	w.mu.Unlock()
+	w.group.Go(func() error {
 		work()
 		w.mu.Lock()
-		ended()
+		delete(all, job)
 		w.mu.Unlock()
-		w.lookAgain()
+		select {
+		case w.ended <- struct{}{}:
+		default:
+		}
 		return nil
 	})
 }
 
-// keeping renews the lease during work, also after the end of ctx, and releases it after last.
+// keeping renews the lease during work, also after ctx has ended, and releases it after last.
 func (t *task) keeping(work func(), last func(context.Context)) {
 	defer t.cancel(nil)
 	var keeping sync.WaitGroup
@@ -74,7 +77,7 @@ func (t *task) keeping(work func(), last func(context.Context)) {
 	}
 }
 
-// keep renews the lease until ctx ends, and ends the task when it is lost.
+// keep ends the task when the lease is lost.
 func (t *task) keep(ctx context.Context) {
 	every := t.worker.Hub.Lease() / 5
 	for pace.Pause(ctx, every) == nil {
@@ -94,10 +97,20 @@ func (t *task) keep(ctx context.Context) {
 	}
 }
 
-// owned reports that the lease has not ended: else it is for another one to speak of the task.
+// store writes a report, unless the lease has ended.
+func (t *task) store(write func(context.Context) error) error {
+	if !t.owned() {
+		return errLost
+	}
+	ctx, cancel := t.beyond(3 * time.Second)
+	defer cancel()
+	return write(ctx)
+}
+
+// owned reports whether the lease lasts. Without it, another worker may report.
 func (t *task) owned() bool { return time.Now().Before(t.held.Until()) }
 
-// beyond is a time for what is to be done although the task may have ended.
+// beyond returns a context that outlives the task.
 func (t *task) beyond(time time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(t.ctx), time)
 }

@@ -22,14 +22,13 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// unit is one job that this worker runs, from the lease to its end.
 type unit struct {
 	*task
 	name   string
 	uid    string
 	record *recorder
 	spans  *spans.Run
-	// earlier is how the run before left the job, nil where nothing is known of one.
+	// earlier is the last status before this run, nil for none.
 	earlier *job.Status
 
 	mu     sync.Mutex
@@ -37,10 +36,8 @@ type unit struct {
 	job    *job.Job // while it runs
 }
 
-// errRemoved is why a unit ends before its job does.
 var errRemoved = errors.New("the job was removed")
 
-// run runs the job until it ends, or somebody wants it to.
 func (u *unit) run() {
 	u.log.Info("job taken", "run", u.lease.Run)
 	u.spans = u.worker.Spans.Take(u.ctx, u.name, u.worker.Name, u.lease.Run)
@@ -54,7 +51,7 @@ func (u *unit) take() {
 	u.record = newRecorder(&u.worker.Hub.Records, runOf{u.uid, u.lease.Run, u.worker.Name}, hub.Spans(), u.log)
 	u.record.start(u.ctx)
 	d, err := u.worker.definition(u.ctx, u.name, u.uid)
-	event := func(slog.Level, string, ...service.Field) {} // there is nobody to speak of it to
+	event := func(slog.Level, string, ...service.Field) {} // no record of another definition
 	switch {
 	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
 		u.cancel(err)
@@ -71,14 +68,14 @@ func (u *unit) take() {
 		err = u.afterOthers(func() error { return u.work(d) })
 	}
 	u.end(err, event)
-	if u.report.State != service.Failed { // it is let go, which is no failure
+	if u.report.State != service.Failed { // not if another worker continues
 		err = nil
 	}
 	u.spans.End(err)
-	u.record.close() // before the job is forgotten, for which this worker needs its lease
+	u.record.close() // needs the lease, which ends when the job is forgotten
 }
 
-// definition is what is wanted of a job, hub.ErrChanged where another one has its name.
+// definition returns hub.ErrChanged if another job has the name.
 func (w *Worker) definition(ctx context.Context, name, uid string) (*service.Definition, error) {
 	d, err := w.Hub.Jobs.Definition(ctx, name)
 	if err == nil && d.UID != uid {
@@ -87,7 +84,6 @@ func (w *Worker) definition(ctx context.Context, name, uid string) (*service.Def
 	return d, err
 }
 
-// settings are those of a job, with what they refer to.
 func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, error) {
 	d, err := w.definition(ctx, name, uid)
 	if err != nil {
@@ -105,11 +101,11 @@ func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, e
 	return s, nil
 }
 
-// leavingTime is how long a run that lost its lease may still write to the target, until it notices.
+// leavingTime is how long a run without its lease may write to the target.
 const leavingTime = time.Minute
 
-// afterOthers repeats work while an earlier run owns the job on the target: that run ends without a lease. One
-// that does not is not of this service, and fails the job.
+// afterOthers repeats work while an earlier run owns the job on the target. An owner that does not end belongs to
+// another service, and fails the job.
 func (u *unit) afterOthers(work func() error) error {
 	for began := time.Now(); ; {
 		err := work()
@@ -128,7 +124,6 @@ func (u *unit) afterOthers(work func() error) error {
 	}
 }
 
-// work opens the job and runs it, again after what passes by itself.
 func (u *unit) work(d *service.Definition) error {
 	s, err := u.worker.read(u.name, d.Settings,
 		&config.Access{Secret: u.secret, File: u.worker.Access.File})
@@ -138,7 +133,7 @@ func (u *unit) work(d *service.Definition) error {
 	spec := s.Spec
 	spec.Deps = u.worker.Deps
 	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
-	spec.OnEvent = u.spans.Told()
+	spec.OnEvent = u.spans.OnEvent()
 	spec.FinalizeLogged = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
@@ -185,15 +180,14 @@ func (u *unit) work(d *service.Definition) error {
 	return u.follow(j, d)
 }
 
-// follow runs the job, and brings it to what is wanted of it meanwhile.
 func (u *unit) follow(j *job.Job, d *service.Definition) error {
-	w := &wishes{unit: u, job: j}
-	defer w.wg.Wait() // for a finalize that waits for the job
+	var finalizing sync.WaitGroup
+	defer finalizing.Wait()
 	seen, meter := newNotices(u.record, u.earlier), newMeter(cmp.Or(u.worker.PointEvery, service.PointEvery))
 	u.has(j)
 	defer u.has(nil)
-	// Spoken out whatever it is: the checkpoint remembers what was wanted last.
-	w.meet(&service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
+	// Resume or pause explicitly: the checkpoint has the last state.
+	u.meet(j, &finalizing, &service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(u.ctx) }()
 	was := d.Wish
@@ -203,7 +197,7 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 		defined := u.worker.View.Defined()
 		if now := u.wish(); now != nil {
 			seen.wish(&was, now)
-			w.meet(&was, now)
+			u.meet(j, &finalizing, &was, now)
 			was = *now
 		}
 		select {
@@ -219,8 +213,7 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 			u.point(meter, st, j.Done(), false)
 			u.sendReport()
 		case <-defined:
-			// Those of other jobs may come often; those of this one may wait that long.
-			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended tells of its end
+			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended reports the end
 		}
 	}
 }
@@ -237,7 +230,6 @@ func (u *unit) running() *job.Job {
 	return u.job
 }
 
-// wish is what is wanted now, nil where the view does not know.
 func (u *unit) wish() *service.Wish {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Definition.UID != u.uid {
@@ -249,7 +241,7 @@ func (u *unit) wish() *service.Wish {
 	return &j.Definition.Wish
 }
 
-// secret reads what settings refer to. Records of the job do not show it.
+// secret hides what it returns from records.
 func (u *unit) secret(job, reference string) (string, error) {
 	value, err := u.worker.Access.Secret(job, reference)
 	if err == nil {
@@ -258,7 +250,6 @@ func (u *unit) secret(job, reference string) (string, error) {
 	return value, err
 }
 
-// before is what was said of the job before this run, nil for nothing.
 func (u *unit) before() *job.Status {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Report == nil || j.Report.UID != u.uid || j.Report.Run == u.lease.Run {
@@ -290,23 +281,18 @@ func (u *unit) set(do func(*service.Report)) {
 	do(&u.report)
 }
 
-// sendReport stores the report. It ignores an error: the next report says more.
+// sendReport ignores errors: the next report replaces this one.
 func (u *unit) sendReport() {
 	u.mu.Lock()
 	r := u.report
 	r.At = time.Now().UTC()
 	u.mu.Unlock()
-	if !u.owned() {
-		return
-	}
-	ctx, cancel := u.beyond(3 * time.Second)
-	defer cancel()
-	if err := u.worker.Hub.Jobs.Report(ctx, u.name, &r); err != nil {
+	err := u.store(func(ctx context.Context) error { return u.worker.Hub.Jobs.Report(ctx, u.name, &r) })
+	if err != nil {
 		u.log.Debug("report not stored", "error", err)
 	}
 }
 
-// end reports and records how the work has ended.
 func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) {
 	cause := context.Cause(u.ctx)
 	switch {
@@ -350,50 +336,43 @@ func (u *unit) forget(ctx context.Context) {
 	u.log.Info("job removed; what it has copied and its checkpoint stay on the target")
 }
 
-// wishes brings a running job to what is wanted of it.
-type wishes struct {
-	unit *unit
-	job  *job.Job
-	wg   sync.WaitGroup
-}
-
-// meet does what has changed from one wish to the next.
-func (w *wishes) meet(was, now *service.Wish) {
+// meet applies changes of the desired state. A finalize goes on in finalizing.
+func (u *unit) meet(j *job.Job, finalizing *sync.WaitGroup, was, now *service.Wish) {
 	if reflect.DeepEqual(was, now) {
 		return
 	}
-	ctx, u := w.unit.ctx, w.unit
+	ctx := u.ctx
 	note := func(what string, err error) {
 		if err != nil && ctx.Err() == nil {
-			u.log.Warn("a wish could not be met", "wish", what, "error", err)
+			u.log.Warn("a requested change failed", "change", what, "error", err)
 			u.set(func(r *service.Report) { r.Unmet = what + ": " + mongo.Brief(err) })
-			u.record.event(slog.LevelWarn, "a wish could not be met: "+what+": "+mongo.Brief(err))
+			u.record.event(slog.LevelWarn, "a requested change failed: "+what+": "+mongo.Brief(err))
 		}
 	}
 	u.set(func(r *service.Report) { r.Unmet = "" })
 	if was.Paused != now.Paused {
 		if now.Paused {
-			note("pause", w.job.Pause(ctx))
+			note("pause", j.Pause(ctx))
 		} else {
-			note("resume", w.job.Resume(ctx))
+			note("resume", j.Resume(ctx))
 		}
 	}
 	if now.Limits != nil && (was.Limits == nil || *was.Limits != *now.Limits) {
-		note("limits", w.job.SetLimits(ctx, *now.Limits))
+		note("limits", j.SetLimits(ctx, *now.Limits))
 	}
 	if now.Loads != nil && (was.Loads == nil || *was.Loads != *now.Loads) {
-		note("loads", w.job.SetLoads(ctx, *now.Loads))
+		note("loads", j.SetLoads(ctx, *now.Loads))
 	}
 	switch {
 	case now.Finalize && !was.Finalize:
-		w.wg.Go(func() {
-			if err := w.job.Finalize(ctx, true); err != nil {
+		finalizing.Go(func() {
+			if err := j.Finalize(ctx, true); err != nil {
 				if refused, ok := errors.AsType[*job.Refusal](err); !ok || refused.Code != job.CodeWithdrawn {
 					note("finalize", err)
 				}
 			}
 		})
 	case was.Finalize && !now.Finalize:
-		note("cancel finalize", w.job.CancelFinalize(ctx))
+		note("cancel finalize", j.CancelFinalize(ctx))
 	}
 }

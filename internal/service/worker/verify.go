@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -21,17 +19,16 @@ import (
 )
 
 const (
-	// maxChecks bounds a worker's verifications at once, checkMemory the documents of each in bytes.
+	// checkMemory bounds the documents of a verification, in bytes.
 	maxChecks   = 2
 	checkMemory = 64 << 20
 	// maxWait is how long differences may wait for a job that does not follow.
 	maxWait = 10 * time.Minute
 )
 
-// lookVerify takes verifications that nobody runs, and asks for those that are due.
-func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
+func (w *Worker) lookVerify(ctx context.Context) {
 	if w.draining() || time.Since(w.verified) < lookEvery/2 {
-		return // the view changes often, and mostly for other reasons
+		return // the view changes often for other reasons
 	}
 	w.verified = time.Now()
 	w.schedule(ctx)
@@ -43,26 +40,24 @@ func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
 		}
 		key := v.Wish.Job + "." + v.Wish.ID
 		waits[key] = cmp.Or(w.waits[key], time.Now())
-		// Whoever runs the job has what it takes; another one where that one has no room.
+		// The worker of the job comes first: it has what the settings refer to.
 		mine := j.Lease != nil && j.Lease.Worker == w.Name
 		if v.Wish.Repair != nil && !w.mayRepair(j) {
 			continue
 		}
 		if mine || time.Since(waits[key]) > otherTurn && j.Definition.Fits(w.Labels) {
-			w.startCheck(ctx, g, v.Wish)
+			w.startCheck(ctx, v.Wish)
 		}
 	}
 	w.waits = waits
 }
 
-// checking reports that the worker verifies a job, or has no room to.
 func (w *Worker) checking(job string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.checks[job] != nil || len(w.checks) >= maxChecks
 }
 
-// schedule asks for the verifications that are due of the jobs that this worker runs.
 func (w *Worker) schedule(ctx context.Context) {
 	for _, name := range w.Jobs() {
 		j := w.View.Job(name)
@@ -86,38 +81,30 @@ func (w *Worker) schedule(ctx context.Context) {
 	}
 }
 
-// check is a verification that this worker runs, from the lease to its end.
 type check struct {
 	*task
 	wish   service.VerifyWish
 	lag    lagging
-	repair *repair // nil where nothing is to be repaired
+	repair *repair // nil without a repair
 
 	mu     sync.Mutex
 	report service.VerifyReport
 	stats  func() verify.Stats
 }
 
-// Why a check ends before its result.
 var (
 	errCanceled = errors.New("the verification was canceled")
-	errWaited   = errors.New("differences cannot be told from changes that are not applied yet")
+	errWaited   = errors.New("cannot separate differences from changes that are not applied yet")
 )
 
-// startCheck takes the lease of a job's verifications, unless somebody else is faster.
-func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
-	t := w.begin(ctx, hub.Verifying(wish.Job), w.Log.With("job", wish.Job, "verification", wish.ID))
-	if t == nil {
-		return
+func (w *Worker) startCheck(ctx context.Context, wish service.VerifyWish) {
+	log := w.Log.With("job", wish.Job, "verification", wish.ID)
+	if t := w.begin(ctx, hub.Verifying(wish.Job), log); t != nil {
+		c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
+		lead(w, w.checks, wish.Job, c, c.run)
 	}
-	c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
-	w.mu.Lock()
-	w.checks[wish.Job] = c
-	w.mu.Unlock()
-	w.run(g, c.run, func() { delete(w.checks, wish.Job) })
 }
 
-// run compares until the end, or until somebody wants it no more.
 func (c *check) run() {
 	c.keeping(func() {
 		if !c.begin() {
@@ -130,7 +117,6 @@ func (c *check) run() {
 	}, func(context.Context) {})
 }
 
-// differences is how much differs, 0 where there is no result.
 func differences(r *verify.Report) int64 {
 	if r == nil {
 		return 0
@@ -138,10 +124,10 @@ func differences(r *verify.Report) int64 {
 	return r.Count + int64(len(r.Schema))
 }
 
-// begin reports that the verification runs, if the store, which is newer than the view, still wants it.
+// begin asks the store, which is newer than the view.
 func (c *check) begin() bool {
 	h, w := c.worker.Hub, &c.wish
-	now, err := h.Verifications.Wish(c.ctx, w.Job, w.ID)
+	now, err := h.Verifications.Requested(c.ctx, w.Job, w.ID)
 	var was *service.VerifyReport
 	if err == nil {
 		was, err = h.Verifications.LastReport(c.ctx, w.Job, w.ID)
@@ -158,13 +144,12 @@ func (c *check) begin() bool {
 	c.report = service.VerifyReport{Run: c.lease.Run, Worker: c.worker.Name, Attempt: 1, State: service.VerifyRunning,
 		StartedAt: time.Now().UTC()}
 	if was != nil {
-		c.report.Attempt, c.report.Repair = was.Attempt+1, was.Repair // until this attempt repairs something
+		c.report.Attempt, c.report.Repair = was.Attempt+1, was.Repair // until this attempt repairs
 	}
 	c.log.Info("verification begins", "attempt", c.report.Attempt)
 	return c.sendReport() == nil
 }
 
-// compare compares as the job's settings have it.
 func (c *check) compare() (*verify.Report, *collector, error) {
 	spec, found, err := c.spec()
 	if err == nil && c.wish.Repair != nil {
@@ -198,14 +183,14 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 			return report, found, err
 		case <-tick.C:
 			c.show()
-			_ = c.sendReport() // the next says more
+			_ = c.sendReport() // the next replaces it
 		case <-changed:
-			_ = pace.Pause(c.ctx, 100*time.Millisecond) // ended tells of its end
+			_ = pace.Pause(c.ctx, 100*time.Millisecond) // ended reports the end
 		}
 	}
 }
 
-// assigns reports whether other workers may read parts: not with a limit on a side, or for little work.
+// assigns reports whether other workers may read parts.
 func (c *check) assigns(loads pace.Loads) bool {
 	o := &c.wish.Options
 	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
@@ -239,7 +224,7 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 		spec.Share = w.Options.SamplePercent / 100
 	}
 	if spec.BytesPerSecond > 0 {
-		spec.Workers = 1 // the rate is the limit, and readers that wait hold cursors
+		spec.Workers = 1 // the rate is the limit, and waiting readers hold cursors
 	}
 	if len(w.Options.Include) > 0 {
 		only, err := transform.New(transform.Config{Include: w.Options.Include})
@@ -259,7 +244,7 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	return spec, found, nil
 }
 
-// look ends the verification where it is wanted no more, or waits in vain.
+// look cancels a verification that is not wanted, or waits too long.
 func (c *check) look() {
 	now := c.worker.View.Verification(c.wish.Job, c.wish.ID)
 	j := c.worker.View.Job(c.wish.Job)
@@ -289,7 +274,6 @@ func (c *check) show() {
 		Rechecking: st.Waiting, Differences: st.Differences}
 }
 
-// helpers are those who have read parts, or do.
 func helpers(all []assign.Figures) (list []service.VerifyHelper) {
 	for _, f := range all {
 		if f.Parts > 0 || f.Docs > 0 {
@@ -299,25 +283,21 @@ func helpers(all []assign.Figures) (list []service.VerifyHelper) {
 	return list
 }
 
-// sendReport stores the report, unless another worker has the lease by now.
 func (c *check) sendReport() error {
 	c.mu.Lock()
 	r := c.report
 	c.mu.Unlock()
 	r.At = time.Now().UTC()
-	if !c.owned() {
-		return errLost
-	}
-	ctx, cancel := c.beyond(3 * time.Second)
-	defer cancel()
-	err := c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
-	if err != nil {
+	err := c.store(func(ctx context.Context) error {
+		return c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
+	})
+	if err != nil && !errors.Is(err, errLost) {
 		c.log.Warn("the report on the verification could not be stored", "error", err)
 	}
 	return err
 }
 
-// end stores the result. Without one, because the worker ends or lost the lease, another worker begins again.
+// end stores the result. Without a result, because the worker ends or lost the lease, another worker begins anew.
 func (c *check) end(report *verify.Report, found *collector, err error) {
 	cause := context.Cause(c.ctx)
 	now := time.Now().UTC()
@@ -359,7 +339,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 	}
 }
 
-// prune removes old verifications of the job. The view may not have this one's end yet.
+// prune removes old verifications. The view may not have this one's end yet.
 func (c *check) prune(ctx context.Context) {
 	list := c.worker.View.Verifications(c.wish.Job)
 	for i := range list {
@@ -372,7 +352,7 @@ func (c *check) prune(ctx context.Context) {
 	}
 }
 
-// keepFindings stores what was found. Without room for it the result counts nevertheless.
+// keepFindings drops details if the store has no room.
 func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 	if !c.owned() {
 		return
@@ -405,19 +385,19 @@ const (
 	mostSilent = 5 * time.Second
 )
 
-// lagging tells whether a job follows so closely that a lasting difference is real. Safe for concurrent use.
+// lagging reports whether a job follows closely enough for differences to be real. It is safe for concurrent use.
 type lagging struct {
 	view *hub.View
 	job  string
 	now  func() time.Time
 
 	mu       sync.Mutex
-	reported time.Time // of the job's last report, by its worker's clock
-	heard    time.Time // when that was heard of, by ours
-	since    time.Time // it has not followed since then; zero: it does
+	reported time.Time // by its worker's clock
+	heard    time.Time // by this process' clock
+	since    time.Time // zero if the job follows
 }
 
-// why says why the job does not follow closely, and since when; "" if it does or has ended.
+// why returns why the job does not follow closely, and for how long; "" if it does or has ended.
 func (l *lagging) why() (why string, waited time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

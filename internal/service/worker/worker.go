@@ -1,3 +1,5 @@
+// Package worker takes leases, brings jobs to their desired states, and reports. A worker that hangs or is cut off
+// loses its leases. The target's fence (state.Store) makes its later writes harmless.
 package worker
 
 import (
@@ -21,23 +23,23 @@ import (
 	"github.com/millrace/millrace/internal/service/spans"
 )
 
-// Options are those of a worker.
+// Options shape a worker.
 type Options struct {
-	// Name is the worker's, another one for each process.
+	// Name is unique per process.
 	Name, Version string
 	Labels        map[string]string
-	// MaxJobs is how many it runs at once; 0 is any number.
+	// MaxJobs 0 is unlimited.
 	MaxJobs int
-	// SpoolDir is where jobs keep changes that the oplog may forget, "" nowhere, and SpoolBytes bounds them for a job.
+	// SpoolDir keeps changes that oplogs may overwrite; "" is none. SpoolBytes bounds them per job.
 	SpoolDir   string
 	SpoolBytes int64
 	Hub        *hub.Hub
 	View       *hub.View
-	// Access gives definitions what they refer to.
+	// Access resolves what settings refer to.
 	Access config.Access
-	// PointEvery is how often a point of each job is written; 0 is service.PointEvery.
+	// PointEvery is the interval of points; 0 is service.PointEvery.
 	PointEvery time.Duration
-	// RangeBytes is how much verifications read at a time; 0 is verify's own choice.
+	// RangeBytes is the size of a range in verifications; 0 is verify's default.
 	RangeBytes int64
 	Spans      *spans.Spans
 	Deps       job.Deps
@@ -48,60 +50,61 @@ type Options struct {
 type Worker struct {
 	Options
 	started time.Time
+	group   *errgroup.Group // of Run
 
-	background sync.WaitGroup // what goes on after an answer
-	drafts     chan struct{}  // has one for each question about a draft under way
+	background sync.WaitGroup // work that outlasts an answer
+	drafts     chan struct{}  // one per question in progress
 
 	mu    sync.Mutex
 	units map[string]*unit // by job
 	seen  map[string]time.Time
-	// checks are verifications by job, waits since when they wait for a worker.
+	// checks are verifications by job; waits has their waiting times.
 	checks   map[string]*check
 	waits    map[string]time.Time
-	verified time.Time       // when verifications were looked at last
-	retrying map[string]bool // jobs whose dead letters are tried again
-	ended    chan struct{}   // takes a word when a unit ends
+	verified time.Time       // when lookVerify ran last
+	retrying map[string]bool // jobs whose dead letters are retried
+	moving   bool            // a job is about to be handed over
+	balance  balance         // for take alone
+	ended    chan struct{}   // signals the end of a unit
 }
 
 // New makes a worker.
 func New(o Options) *Worker {
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
 		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{},
-		ended: make(chan struct{}, 1), drafts: make(chan struct{}, draftsAtOnce)}
+		balance: balance{tried: map[string]int{}},
+		ended:   make(chan struct{}, 1), drafts: make(chan struct{}, draftsAtOnce)}
 }
 
-// draining reports that the worker is to take nothing more and give back what it has.
 func (w *Worker) draining() bool { return w.View.Draining(w.Name, w.started) }
 
 const (
-	// lookEvery is how often the worker looks for jobs without being told of a change.
 	lookEvery = time.Second
-	// lookPause is the least time between two looks: jobs report often, and a look is at all of them.
+	// lookPause is the least time between looks at all jobs.
 	lookPause = 250 * time.Millisecond
 )
 
-// Run takes jobs and runs them until ctx ends. It returns when all have let go.
+// Run takes and runs jobs until ctx ends. It returns when all are released.
 func (w *Worker) Run(ctx context.Context) error {
 	select {
 	case <-w.View.Loaded():
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.present(gctx) })
-	g.Go(func() error { return w.take(gctx, g) })
-	g.Go(func() error { return w.answer(gctx) })
-	g.Go(func() error { return w.assist(gctx) })
-	err := g.Wait()
+	var gctx context.Context
+	w.group, gctx = errgroup.WithContext(ctx)
+	for _, part := range []func(context.Context) error{w.present, w.take, w.answer, w.assist} {
+		w.group.Go(func() error { return part(gctx) })
+	}
+	err := w.group.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if leaveErr := w.Hub.Workers.Leave(leaving, w.Name); leaveErr != nil {
-		w.Log.Debug("leave not told", "error", leaveErr)
+		w.Log.Debug("the worker could not sign off", "error", leaveErr)
 	}
 	return err
 }
 
-// present says that the worker is there, again and again.
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
 	announce := func() error {
@@ -117,23 +120,23 @@ func (w *Worker) present(ctx context.Context) error {
 	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), announce)
 }
 
-// take looks for jobs that nobody runs, whenever something changes.
-func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
+func (w *Worker) take(ctx context.Context) error {
 	for {
 		changed, _ := w.View.Changed()
 		looked := time.Now()
 		if w.draining() {
 			w.giveBack()
 		} else {
-			w.look(ctx, g)
-			w.lookVerify(ctx, g)
+			w.look(ctx)
+			w.lookVerify(ctx)
+			w.rebalance(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-w.ended:
 		case <-changed:
-			// One change seldom comes alone.
+			// Changes come in groups.
 			if err := pace.Pause(ctx, max(20*time.Millisecond, lookPause-time.Since(looked))); err != nil {
 				return err
 			}
@@ -153,11 +156,11 @@ func (w *Worker) giveBack() {
 	}
 }
 
-// otherTurn is how long a job is left to the worker that is to have it.
+// otherTurn is how long a job is reserved for the least loaded worker.
 const otherTurn = 3 * time.Second
 
-// look takes the jobs meant for this worker, and late those meant for others.
-func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
+// look takes jobs meant for this worker, and later those that others did not take.
+func (w *Worker) look(ctx context.Context) {
 	jobs := w.View.Jobs()
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
 	for i := range jobs {
@@ -169,7 +172,7 @@ func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
 		seen[d.Name] = cmp.Or(w.seen[d.Name], time.Now())
 		late := time.Since(seen[d.Name]) > otherTurn && w.room() && (forget || d.Fits(w.Labels))
 		if to := sharing.next(d, forget); to == w.Name || late {
-			w.start(ctx, g, *d)
+			w.start(ctx, *d)
 		}
 	}
 	w.seen = seen
@@ -181,76 +184,20 @@ func (w *Worker) has(name string) bool {
 	return w.units[name] != nil
 }
 
-// room reports whether the worker may run one more.
 func (w *Worker) room() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.MaxJobs == 0 || len(w.units) < w.MaxJobs
 }
 
-// sharing gives jobs to workers. Workers that see the same come to the same result.
-type sharing struct {
-	workers []service.Worker
-	loads   map[string]int
-}
-
-func (w *Worker) sharing(jobs []service.Job) *sharing {
-	s := &sharing{loads: map[string]int{}}
-	for _, o := range w.View.Workers() {
-		if o.Name != w.Name && !o.Draining {
-			s.workers = append(s.workers, o)
-		}
-	}
-	s.workers = append(s.workers, service.Worker{Name: w.Name, Labels: w.Labels, MaxJobs: w.MaxJobs})
-	for i := range jobs {
-		if l := jobs[i].Lease; l != nil {
-			s.loads[l.Worker]++
-		}
-	}
-	s.loads[w.Name] = len(w.Jobs())
-	return s
-}
-
-// next returns the fitting worker with room and the fewest jobs, "" for none. Any worker can remove a job.
-func (s *sharing) next(d *service.Definition, forget bool) string {
-	best := ""
-	for _, o := range s.workers {
-		n := s.loads[o.Name]
-		if !forget && !d.Fits(o.Labels) || o.MaxJobs > 0 && n >= o.MaxJobs {
-			continue
-		}
-		if best == "" || n < s.loads[best] || n == s.loads[best] && o.Name < best {
-			best = o.Name
-		}
-	}
-	if best != "" {
-		s.loads[best]++
-	}
-	return best
-}
-
-// start takes a job, unless somebody else is faster.
-func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
-	t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name))
-	if t == nil {
-		return
-	}
-	u := &unit{task: t, name: d.Name, uid: d.UID}
-	w.mu.Lock()
-	w.units[d.Name] = u
-	w.mu.Unlock()
-	w.run(g, u.run, func() { delete(w.units, d.Name) })
-}
-
-// lookAgain has the worker look for work without being told of a change.
-func (w *Worker) lookAgain() {
-	select {
-	case w.ended <- struct{}{}:
-	default:
+func (w *Worker) start(ctx context.Context, d service.Definition) {
+	if t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name)); t != nil {
+		u := &unit{task: t, name: d.Name, uid: d.UID}
+		lead(w, w.units, d.Name, u, u.run)
 	}
 }
 
-// Jobs are the names of those that the worker runs.
+// Jobs returns the names of the jobs that the worker runs.
 func (w *Worker) Jobs() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

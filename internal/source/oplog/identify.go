@@ -104,12 +104,12 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 	if err != nil {
 		return "", err
 	}
-	oldest, _, err := Window(ctx, n.cluster)
+	window, err := ReadWindow(ctx, n.cluster)
 	if err != nil {
 		return "", err
 	}
-	if at.Before(oldest) {
-		return "", fmt.Errorf("the oplog begins at %s, and does not have the names of collections at %s", oldest, at)
+	if at.Before(window.Oldest) {
+		return "", fmt.Errorf("the oplog begins at %s, and does not have the names of collections at %s", window.Oldest, at)
 	}
 	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.dropTarget", Value: uuid}})

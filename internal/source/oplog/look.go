@@ -139,38 +139,6 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 	return mongo.Wrap(err, "oplog entry %s, op %q on %s", e.at, e.op, e.ns)
 }
 
-// Window is the oldest and the newest position that the oplog of the member that
-// serves reads still has.
-func Window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
-	conn, err := c.Checkout(ctx, c.Reader())
-	if err != nil {
-		return oldest, newest, err
-	}
-	defer conn.Release()
-	first, err := oplogEnd(ctx, conn, 1)
-	if err != nil {
-		return oldest, newest, fmt.Errorf("read the oldest oplog entry of %s: %w", c.Address(), err)
-	}
-	last, err := oplogEnd(ctx, conn, -1)
-	if err != nil {
-		return oldest, newest, fmt.Errorf("read the newest oplog entry of %s: %w", c.Address(), err)
-	}
-	return first.at, last.at, nil
-}
-
-// Full reports that the oplog has begun to lose entries, or is about to: a young
-// one reaches back only to its set's beginning, however short that is. Unknown
-// counts as full.
-func Full(ctx context.Context, c *mongo.Cluster) bool {
-	raw, err := c.Command(ctx, oplogDB, bson.D{{Key: "collStats", Value: oplogColl}})
-	if err != nil {
-		return true
-	}
-	size, ok1 := raw.Lookup("size").AsFloat64OK()
-	limit, ok2 := raw.Lookup("maxSize").AsFloat64OK()
-	return !ok1 || !ok2 || size > 0.8*limit
-}
-
 // FindInsertion is a stream.FindInsertion.
 func FindInsertion(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error),
 	in stream.Insertion) (at mongo.OpTime, found bool, err error) {

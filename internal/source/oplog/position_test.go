@@ -30,8 +30,9 @@ func TestStartPositions(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	end := insert(3)
-	oldest, _, err := Window(t.Context(), c)
+	window, err := ReadWindow(t.Context(), c)
 	ok(t, err)
+	oldest := window.Oldest
 	shift := func(p mongo.OpTime, sec, inc int, term int64) mongo.OpTime {
 		p.TS.T, p.TS.I, p.Term = uint32(int(p.TS.T)+sec), uint32(int(p.TS.I)+inc), term
 		return p
@@ -154,11 +155,11 @@ func TestOplogRollsOver(t *testing.T) {
 					return err
 				}
 			}
-			oldest, _, err := Window(ctx, c)
+			window, err := ReadWindow(ctx, c)
 			if err != nil {
 				return err
 			}
-			if src.Stats().Newest.Before(oldest) {
+			if src.Stats().Newest.Before(window.Oldest) {
 				return nil
 			}
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The paths of dead letters. Their ids have slashes, and stand in the query.
+// Ids have slashes, so they are in the query.
 const (
 	PathLetters       = PathJob + "/deadletters"
 	PathLetter        = PathLetters + "/letter"
@@ -25,13 +26,13 @@ const (
 )
 
 const (
-	// lettersTime bounds the answer of a worker: more than it tries, and less than replyTime.
+	// lettersTime is more than a worker takes, and less than replyTime.
 	lettersTime = 19 * time.Second
 	// MediaLines is the type of an export.
 	MediaLines = "application/x-ndjson"
 )
 
-// RetryLetters is the body of a request to try dead letters again; none is all of them.
+// RetryLetters selects the dead letter to retry; "" is all.
 type RetryLetters struct {
 	ID string `json:"id"`
 }
@@ -49,10 +50,10 @@ func (d desk) letter(c *call) (any, error) {
 	return d.Letter(c.Context(), c.caller, c.PathValue("name"), c.q.Get("id"))
 }
 
-// exportLetters sends lines as they come. An error after the first breaks the connection.
+// exportLetters streams lines. An error after the first breaks the connection.
 func (d desk) exportLetters(c *call) (any, error) {
 	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
 	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
 	begun := false
 	filter := service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state")}
@@ -68,7 +69,6 @@ func (d desk) exportLetters(c *call) (any, error) {
 	return sent{}, err
 }
 
-// slowWriter gives each piece time of its own.
 type slowWriter struct {
 	io.Writer
 	rc *http.ResponseController
@@ -80,7 +80,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	}
 	n, err := w.Writer.Write(p)
 	if err == nil {
-		err = w.rc.Flush() // an export that breaks off has begun for the client, too
+		err = w.rc.Flush() // so that the client sees that the export began
 	}
 	return n, err
 }
@@ -107,22 +107,22 @@ func lettersQuery(f service.LetterFilter) string {
 	return "?" + q.Encode()
 }
 
-// Letters are a page of a job's dead letters.
+// Letters returns a page of a job's dead letters.
 func (c *Client) Letters(ctx context.Context, name string, f service.LetterFilter) (service.Letters, error) {
 	return ask[service.Letters](ctx, c, http.MethodGet, ofJob(PathLetters, name)+lettersQuery(f), nil)
 }
 
-// Letter is one with its document.
+// Letter returns one with its document.
 func (c *Client) Letter(ctx context.Context, name, id string) (service.WholeLetter, error) {
 	return ask[service.WholeLetter](ctx, c, http.MethodGet, ofJob(PathLetter, name)+"?id="+url.QueryEscape(id), nil)
 }
 
-// RetryLetters has a job's open dead letters tried once more; id "" is all of them.
+// RetryLetters retries a job's open dead letters; id "" is all.
 func (c *Client) RetryLetters(ctx context.Context, name, id string) (service.LettersRetried, error) {
 	return ask[service.LettersRetried](ctx, c, http.MethodPost, ofJob(PathLettersRetry, name), RetryLetters{id})
 }
 
-// ExportLetters copies the export of a job's dead letters: canonical extended JSON, one a line.
+// ExportLetters writes a job's dead letters to to: canonical extended JSON, one per line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
 	res, err := server.Send(ctx, c.endless().http, server.Request{Method: http.MethodGet,
 		URL: c.address + ofJob(PathLettersExport, name) + lettersQuery(f), Token: c.token})
@@ -139,4 +139,79 @@ func (c *Client) ExportLetters(ctx context.Context, name string, f service.Lette
 			"export again; the service's log may say why")
 	}
 	return nil
+}
+
+// The paths of drafts, which are jobs that do not exist yet.
+const (
+	PathDrafts        = Prefix + "/drafts"
+	PathInspectDraft  = PathDrafts + "/inspect"
+	PathPrecheckDraft = PathDrafts + "/precheck"
+	PathSampleDraft   = PathDrafts + "/sample"
+)
+
+const (
+	// draftTime is more than a worker takes.
+	draftTime   = time.Minute
+	draftPage   = 200
+	draftSample = 5
+)
+
+// InspectDraft asks for collections of a draft's source.
+type InspectDraft struct {
+	Draft
+	After  string `json:"after,omitempty"`
+	Search string `json:"search,omitempty"`
+	// Limit nil is draftPage.
+	Limit *int `json:"limit,omitempty"`
+}
+
+// SampleDraft asks for documents before and after the rules.
+type SampleDraft struct {
+	Draft
+	NS        string `json:"ns"`
+	Documents int    `json:"documents,omitempty"`
+}
+
+const draftForm = `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`
+
+type drafted interface {
+	definition() (service.Definition, error)
+}
+
+// drafting reads a draft, and extends the deadlines.
+func drafting[T drafted](do func(*call, service.Definition, T) (any, error), form string) action {
+	return taking(func(c *call, body T) (any, error) {
+		if _, err := c.query(); err != nil {
+			return nil, err
+		}
+		of, err := body.definition()
+		if err != nil {
+			return nil, err
+		}
+		rc := http.NewResponseController(c.w)
+		_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
+		_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
+		return do(c, of, body)
+	}, false, form)
+}
+
+func (d desk) inspect(c *call, of service.Definition, body InspectDraft) (any, error) {
+	n := *cmp.Or(body.Limit, new(draftPage))
+	if n < 0 || n > maxPage {
+		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
+	}
+	return d.InspectDraft(c.Context(), c.caller, of,
+		service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
+}
+
+func (d desk) precheck(c *call, of service.Definition, _ Draft) (any, error) {
+	return d.PrecheckDraft(c.Context(), c.caller, of)
+}
+
+func (d desk) sample(c *call, of service.Definition, body SampleDraft) (any, error) {
+	if body.Documents < 0 || body.Documents > maxPage {
+		return nil, invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
+	}
+	return d.SampleDraft(c.Context(), c.caller, of,
+		service.SampleAsk{NS: body.NS, Docs: cmp.Or(body.Documents, draftSample)})
 }
