@@ -133,7 +133,8 @@ func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 		if n > named {
 			more = fmt.Sprintf(" and %d more", n-named)
 		}
-		p.warn("other files", "not known as the server's, and not copied: "+strings.Join(all.foreign[:min(n, named)], ", ")+more,
+		p.warn("other files",
+			"not known as the server's, and not copied: "+strings.Join(all.foreign[:min(n, named)], ", ")+more,
 			"copy by hand those that the new member needs")
 	}
 }
