@@ -135,26 +135,18 @@ func (c *Cluster) checkHosts(ctx context.Context) error {
 		return nil
 	}
 	members := slices.Concat(c.first.Hosts, c.first.Passives, c.first.Arbiters)
-	var mu sync.Mutex
-	var foreign []error
+	foreign := make([]error, len(c.seeds))
 	var asking sync.WaitGroup
-	for _, host := range c.seeds {
+	for i, host := range c.seeds {
 		if slices.ContainsFunc(members, func(m string) bool { return strings.EqualFold(m, withPort(host)) }) {
 			continue
 		}
-		asking.Go(func() {
-			if err := c.checkHost(ctx, host); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				foreign = append(foreign, err)
-			}
-		})
+		asking.Go(func() { foreign[i] = c.checkHost(ctx, host) })
 	}
 	asking.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	slices.SortFunc(foreign, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(foreign...)
 }
 

@@ -212,25 +212,25 @@ type Range struct {
 
 // Range returns the part as a range of an index that begins with the shard key.
 func (p Part) Range(index *Index) (*Range, error) {
-	lower, err := extend(p.Min, index.Key)
+	key := shardkey.Parse(index.Key)
+	lower, err := KeyDocument(shardkey.Bound(p.Min), key)
 	if err != nil {
 		return nil, err
 	}
-	upper, err := extend(p.Max, index.Key)
+	upper, err := KeyDocument(shardkey.Bound(p.Max), key)
 	if err != nil {
 		return nil, err
 	}
 	return &Range{Hint: index.Hint, Lower: lower, Upper: upper}, nil
 }
 
-// extend adds the fields that an index has beyond the shard key, before all their values.
-func extend(bound, index bson.Raw) (bson.Raw, error) {
-	have := shardkey.Bound(bound)
+// KeyDocument returns a bound with the names of a key's fields. Fields beyond the bound are before all their values.
+func KeyDocument(bound []bson.RawValue, key shardkey.Pattern) (bson.Raw, error) {
 	d := bson.D{}
-	for i, f := range shardkey.Parse(index) {
+	for i, f := range key {
 		v := shardkey.MinKey()
-		if i < len(have) {
-			v = have[i]
+		if i < len(bound) {
+			v = bound[i]
 		}
 		d = append(d, bson.E{Key: f.Path, Value: v})
 	}

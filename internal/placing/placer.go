@@ -101,7 +101,7 @@ func (p *Placer) plan(ctx context.Context, coll schema.Collection, desired Desir
 		return nil // it stays where it is made
 	}
 	for _, c := range cuts {
-		doc, err := c.document(key)
+		doc, err := ownership.KeyDocument(c, key)
 		if err != nil {
 			return fmt.Errorf("cut the keys of %s: %w", coll.NS, err)
 		}

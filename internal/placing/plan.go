@@ -197,18 +197,6 @@ func (s stretch) within(given []bound, sample []point) (bounds []bound, points [
 	return bounds, points
 }
 
-func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {
-	var d bson.D
-	for i, f := range key {
-		v := shardkey.MinKey()
-		if i < len(b) {
-			v = b[i]
-		}
-		d = append(d, bson.E{Key: f.Path, Value: v})
-	}
-	return bson.Marshal(d)
-}
-
 func (b bound) size() (n int) {
 	for _, v := range b {
 		n += len(v.Value)

@@ -101,17 +101,12 @@ func (d *dataDir) ReadFile(name string) ([]byte, error) {
 }
 
 type inventory struct {
-	files  []File
-	stamps map[string]stamp
-	// foreign names the first of foreigners files, which are not known as the server's and not copied.
-	foreign    []string
-	foreigners int
+	files   []File
+	stamps  map[string]stamp
+	foreign []string // not known as the server's, and not copied
 }
 
-const (
-	foreignNamed = 5 // most names in foreign
-	maxDepth     = 8 // of directories; a server makes two levels
-)
+const maxDepth = 8 // of directories; a server makes two levels
 
 // list lists the files that a copy needs. A link that leads nowhere is an error: the copy would lack a file.
 func (d *dataDir) list() (*inventory, error) {
@@ -179,9 +174,7 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 		return mongo.WithHint(fmt.Errorf("%s is a file of the engine that millrace does not know", p),
 			"report it; copy by other means, or remove the file if nothing needs it")
 	case foreign:
-		if w.out.foreigners++; len(w.out.foreign) < foreignNamed {
-			w.out.foreign = append(w.out.foreign, p)
-		}
+		w.out.foreign = append(w.out.foreign, p)
 		return nil
 	}
 	if linked && w.owner != nil && ownerOf(info) != ownerOf(w.owner) {
@@ -249,8 +242,11 @@ func (s Storage) kindOf(p string) kind {
 		return needed
 	case dir == "":
 		return kindAtTop(name)
-	case dir == "journal":
-		return kindInJournal(name)
+	case dir == "journal" && inJournal(p):
+		return needed
+	case dir == "journal" && strings.HasPrefix(name, "WiredTigerPreplog."),
+		dir == "journal" && strings.HasPrefix(name, "WiredTigerTmplog."):
+		return useless // prepared in advance, empty
 	case throwaway(strings.Split(dir, "/")[0]):
 		return useless
 	}
@@ -271,16 +267,6 @@ func kindAtTop(name string) kind {
 	}
 	if strings.HasPrefix(name, "WiredTiger") {
 		return strange
-	}
-	return foreign
-}
-
-func kindInJournal(name string) kind {
-	switch {
-	case strings.HasPrefix(name, "WiredTigerLog."):
-		return needed
-	case strings.HasPrefix(name, "WiredTigerPreplog."), strings.HasPrefix(name, "WiredTigerTmplog."):
-		return useless // prepared in advance, empty
 	}
 	return foreign
 }

@@ -191,8 +191,12 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err
 	begun, since := time.Now(), r.began
 	for pass := range catchUpPasses {
 		began, before := time.Now(), aside.size()
-		if err := r.settled(ctx); err != nil {
-			return times, err
+		if s, ok := a.opts.Freezer.(settler); ok {
+			if err := s.Settle(ctx); ctx.Err() != nil {
+				return times, ctx.Err()
+			} else if err != nil {
+				a.opts.Log.Warn("the checkpoint before the lock failed; the lock may last longer", "error", err)
+			}
 		}
 		settle := time.Since(began)
 		times.Settle += settle.Seconds()
@@ -211,18 +215,6 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err
 	}
 	times.CatchUp, times.CaughtBytes = time.Since(begun).Seconds(), aside.size()
 	return times, nil
-}
-
-func (r *round) settled(ctx context.Context) error {
-	s, ok := r.agent.opts.Freezer.(settler)
-	if !ok {
-		return nil
-	}
-	err := s.Settle(ctx)
-	if err != nil && ctx.Err() == nil {
-		r.agent.opts.Log.Warn("the checkpoint before the lock failed; the lock may last longer", "error", err)
-	}
-	return ctx.Err()
 }
 
 // catchUpOnce reads the files that changed since the last pass, and returns their size.

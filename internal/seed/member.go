@@ -39,19 +39,13 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 			"the copy is complete: start the member by hand")
 	}
 	res.Pid = cmd.Process.Pid
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the mongod or with this process
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // ends with the mongod or with this process
-		select {
-		case err := <-ended:
-			if err != nil || !slices.Contains(m.Command, "--fork") {
-				err = cmp.Or(err, errors.New("without an error"))
-				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", err,
-					tailOf(m.LogPath)), "the copy is complete: start the member by hand"))
-			}
-		case <-run.Done():
+		if err := cmd.Wait(); err != nil || !slices.Contains(m.Command, "--fork") {
+			err = cmp.Or(err, errors.New("without an error"))
+			cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", err,
+				tailOf(m.LogPath)), "the copy is complete: start the member by hand"))
 		}
 	}()
 	err = follow(run, o, res, began)

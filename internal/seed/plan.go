@@ -127,12 +127,14 @@ func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 		p.fail("database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts",
 			"rename its collections into another database, and drop it")
 	}
-	if all.foreigners > 0 {
+	if n := len(all.foreign); n > 0 {
+		const named = 5
 		more := ""
-		if n := all.foreigners - len(all.foreign); n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
+		if n > named {
+			more = fmt.Sprintf(" and %d more", n-named)
 		}
-		p.warn("other files", "not known as the server's, and not copied: "+strings.Join(all.foreign, ", ")+more,
+		p.warn("other files",
+			"not known as the server's, and not copied: "+strings.Join(all.foreign[:min(n, named)], ", ")+more,
 			"copy by hand those that the new member needs")
 	}
 }
