@@ -35,7 +35,12 @@ func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
 		w := &writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
 		w.out = docwrite.Sender{Line: w, Concern: bsoncore.Document(r.e.opts.WriteConcern)}
-		defer w.release()
+		defer func() { // once more does no harm
+			w.Conn.Release()
+			for _, conn := range w.admitted {
+				conn.Release()
+			}
+		}()
 		if err := await(ctx, r.ready); err != nil {
 			return err
 		}
@@ -91,14 +96,6 @@ func (w *writer) admit(ctx context.Context, conn *wire.Conn) error {
 	}
 	w.admitted[conn.Addr()] = conn
 	return nil
-}
-
-// release returns all connections. It may be repeated.
-func (w *writer) release() {
-	w.Conn.Release()
-	for _, conn := range w.admitted {
-		conn.Release()
-	}
 }
 
 func (w *writer) chunk(ctx context.Context, ch *chunk) error {

@@ -95,7 +95,12 @@ func (p access) sourceNeeds(now, later *needs) {
 	p.accountNeeds(now)
 	switch {
 	case p.Source.Info.Kind == mongo.KindSharded:
-		p.routedNeeds(now)
+		for _, name := range []string{"shards", "databases", "collections", "chunks"} {
+			now.on("config."+name, "find")
+		}
+		if p.Target.Info.Kind == mongo.KindSharded {
+			now.on("config.tags", "find")
+		}
 	case p.Source.Info.Kind == mongo.KindReplicaSet && !only:
 		now.on("local.oplog.rs", "find")
 	}
@@ -127,15 +132,6 @@ func (p access) accountNeeds(now *needs) {
 func (p access) toShard(c Collection) bool {
 	s, _ := p.seen.sharding()
 	return s.wishes[c.Source].Key != nil
-}
-
-func (p access) routedNeeds(now *needs) {
-	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
-		now.on("config."+name, "find")
-	}
-	if p.Target.Info.Kind == mongo.KindSharded {
-		now.on("config.tags", "find")
-	}
 }
 
 // configNeeds are those on the config servers, which record who owned what before 6.0.

@@ -79,16 +79,6 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 		Presence: m.Presence}), nil
 }
 
-func (d *collectionDoc) mapped() (m Mapped, err error) {
-	m = Mapped{Target: d.Target, Presence: d.Presence}
-	if d.Collection != nil {
-		m.Collection = *d.Collection
-	} else if err = bson.Unmarshal(d.Bytes, &m.Collection); err != nil {
-		err = fmt.Errorf("read the catalog's entry %s: %w", d.ID, err)
-	}
-	return m, err
-}
-
 // SaveCatalog replaces the job's documents. See Catalog.
 func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 	const perCommand = 100 // each may be large
@@ -121,10 +111,13 @@ func (s *Mongo) LoadCatalog(ctx context.Context) ([]Mapped, error) {
 	// Sorted here: the server bounds what it sorts in memory.
 	slices.SortFunc(docs, func(a, b collectionDoc) int { return a.Order - b.Order })
 	out := make([]Mapped, len(docs))
-	for i := range docs {
-		var bad error
-		out[i], bad = docs[i].mapped()
-		err = cmp.Or(err, bad)
+	for i, d := range docs {
+		out[i] = Mapped{Target: d.Target, Presence: d.Presence}
+		if d.Collection != nil {
+			out[i].Collection = *d.Collection
+		} else if bad := bson.Unmarshal(d.Bytes, &out[i].Collection); bad != nil {
+			err = cmp.Or(err, fmt.Errorf("read the catalog's entry %s: %w", d.ID, bad))
+		}
 	}
 	return out, err
 }

@@ -76,9 +76,6 @@ const pieceGroups = 16 << 10
 // mostGroups bounds the table of a part. The owner's memory bounds it earlier.
 const mostGroups = 4 << 20
 
-// assigns reports whether slices may be assigned. The rules do not pair what only the target has.
-func (d *digester) assigns() bool { return d.e.assigner != nil && d.sides[source].exists }
-
 func (w *assigner) read(ctx context.Context, s *share, begin func() reading) error {
 	w.mu.Lock()
 	w.shares = append(w.shares, s)

@@ -153,7 +153,8 @@ func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed
 
 func (d *digester) sum(ctx context.Context, i int) error {
 	begin := func() reading { return d.into(&d.tables[i], &d.e.c) }
-	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && d.assigns() {
+	assigns := d.e.assigner != nil && d.sides[source].exists // rules do not pair what only the target has
+	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && assigns {
 		return d.e.assigner.read(ctx, &share{of: of, digester: d, i: i, wait: slices.Clone(of.parts)}, begin)
 	}
 	return d.layouts[i].scan(ctx, d.readers, begin)
