@@ -158,7 +158,7 @@ func (c *control) finalize(ctx context.Context) error {
 	st := j.Report.Status
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
-	b.WriteString(wayBack(st.TargetPosition))
+	b.WriteString(wayBack(j.Name, st.TargetPosition))
 	writeEnd(&b, *st)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
@@ -197,13 +197,13 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 	}
 }
 
-// wayBack returns where a sync in the other direction can start.
-func wayBack(target string) string {
+// wayBack returns how the source can follow the target from its position on.
+func wayBack(job, target string) string {
 	if target == "" {
 		return ""
 	}
-	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental "+
-		"--start-at %s, source and target exchanged\n", target, target)
+	return fmt.Sprintf("the target stands at %s: to fall back, let the source follow it from there with millrace reverse "+
+		"--job %s\n", target, cli.Plain(job))
 }
 
 // refused gives the error of a request that the job rejected its exit code.

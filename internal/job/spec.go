@@ -153,14 +153,18 @@ type Spec struct {
 	// SourceShards are connection strings of a sharded source's shards, by name, where
 	// the addresses that the cluster knows or the user of Source do not do.
 	SourceShards map[string]string
+	// TargetShards are those of a sharded target, which finalize and a comparison read.
+	TargetShards map[string]string
 	// Shard are rules by which keys collections are sharded on a sharded target.
 	Shard []string
 	// Zones are rules which shards of a sharded target are to be in a zone of the source.
 	Zones []string
 	Mode  Mode
 	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time
-	// (RFC 3339) or "checkpoint".
+	// (RFC 3339), "checkpoint", or "job:NAME" for where a finalized job ended that this one reverses.
 	StartAt string
+	// AcceptLoss names losses of a job that reverses another one (package reverse).
+	AcceptLoss []string
 	// Until is "never", "caught-up" or a time (RFC 3339) after which the job
 	// finalizes.
 	Until      string

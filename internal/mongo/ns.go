@@ -84,7 +84,7 @@ const StateDB = "millrace"
 // IsStateCollection reports the collections of StateDB that are millrace's own.
 func IsStateCollection(coll string) bool {
 	switch coll {
-	case "jobs", "collections", "slices", "skipped", "held", "placed", "deadletters", "deadletters.parts":
+	case "jobs", "collections", "slices", "skipped", "waysback", "held", "placed", "deadletters", "deadletters.parts":
 		return true
 	}
 	return false

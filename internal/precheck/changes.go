@@ -36,6 +36,11 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	if need.IsZero() && p.Mode == state.ModeIncremental {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
+	if !p.from.At.IsZero() {
+		if need, err = p.ReadFrom(state.Job{Applied: p.from.At, Mark: p.from.Mark}); err != nil {
+			return err
+		}
+	}
 	switch {
 	case !need.IsZero() && need.First().Before(oldest) && p.Spool.HasLeftover():
 		p.add(Warn, "oplog", "leave the spool's directory alone",
@@ -57,7 +62,11 @@ func (p changes) window(ctx context.Context) (oldest, newest mongo.OpTime, err e
 	if p.Shards != nil {
 		return p.Shards.Window(ctx)
 	}
-	return oplog.Window(ctx, p.Source)
+	return window(ctx, p.Source)
+}
+
+func window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
+	return oplog.Window(ctx, c)
 }
 
 func (p changes) full(ctx context.Context) bool {

@@ -30,6 +30,8 @@ type Scope struct {
 	// Readable has the databases suffice that the user may read. Else it is an error
 	// if he may not list all, for what is not seen is not missed.
 	Readable bool
+	// NamesOnly has a snapshot leave out indexes and sizes.
+	NamesOnly bool
 }
 
 // List reads the collections, time-series collections and views in scope of all databases but

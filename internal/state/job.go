@@ -100,6 +100,11 @@ type Job struct {
 	// position then: all that the job has written there is before it.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
+	// NoWayBack says why finalize could not store the way back, "" where it could.
+	NoWayBack string `bson:"noWayBack,omitempty"`
+	// Reverses is the job that this one leads back, and Returns the rules of that job; "" for none.
+	Reverses string `bson:"reverses,omitempty"`
+	Returns  string `bson:"returns,omitempty"`
 	// Ended is the mode in which the job was finalized, which may be another one than that
 	// with which it began; "" for jobs that older versions finalized.
 	Ended Mode `bson:"ended"`

@@ -470,7 +470,7 @@ func (s *Mongo) Clear(ctx context.Context) error {
 }
 
 // cleared are the collections whose documents belong to a job and its present life.
-func cleared() []string { return []string{"slices", "collections", "skipped"} }
+func cleared() []string { return []string{"slices", "collections", "skipped", waysBack} }
 
 // all reads the documents of the job in a collection.
 func all[T any](ctx context.Context, s *Mongo, coll string) ([]T, error) {

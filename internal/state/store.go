@@ -142,6 +142,9 @@ type Catalog interface {
 	// a crash before it is durable leaves the intent of the change, which is then
 	// applied once more. What is to go goes last, so that the change still finds it then.
 	NoteNames(ctx context.Context, change schema.NameChange) error
+	// SaveWayBack stores where a job that leads back begins, and returns once that is durable. It is
+	// called before the job is stored as finalized, and replaces an earlier one.
+	SaveWayBack(ctx context.Context, w WayBack) error
 }
 
 // Skipped keeps the updates that were skipped because their document was missing.

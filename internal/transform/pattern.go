@@ -70,7 +70,7 @@ type explained struct{ error }
 func compileRules[T any](kind, example string, texts []string,
 	parse func(value string) (T, string, error)) (out rules[T], err error) {
 	for _, text := range texts {
-		name, value, found := cutRule(text)
+		name, value, found := CutRule(text)
 		var r rule[T]
 		if !found {
 			err = errors.New("the = after the pattern is missing")
@@ -92,8 +92,8 @@ func compileRules[T any](kind, example string, texts []string,
 	return out, nil
 }
 
-// cutRule cuts at the first = that no backslash is before.
-func cutRule(text string) (before, after string, found bool) {
+// CutRule cuts a rule at the first = that no backslash is before.
+func CutRule(text string) (before, after string, found bool) {
 	escaped := false
 	for i := range len(text) {
 		switch {

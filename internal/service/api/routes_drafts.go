@@ -3,9 +3,11 @@ package api
 import (
 	"cmp"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of drafts, which are jobs that are not made yet.
@@ -52,6 +54,28 @@ func drafting[T any](do func(*call, T) (any, error), form string) action {
 		_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
 		return do(c, body)
 	}, false, form)
+}
+
+// Reversal is a job that leads another one back. Job is null of a dry run.
+type Reversal struct {
+	operate.Reversal
+	Job *Job `json:"job"`
+}
+
+func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
+	r, made, err := d.Reverse(c.Context(), c.caller, c.PathValue("name"), ask)
+	if err != nil {
+		return nil, err
+	}
+	out := Reversal{Reversal: *r}
+	if r.Job != nil {
+		out.Job = new(JobOf(r.Job))
+	}
+	if made {
+		c.code = http.StatusCreated
+		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(r.Name))
+	}
+	return out, nil
 }
 
 func (d desk) inspect(c *call, body InspectDraft) (any, error) {
