@@ -62,11 +62,7 @@ func (p changes) window(ctx context.Context) (oldest, newest mongo.OpTime, err e
 	if p.Shards != nil {
 		return p.Shards.Window(ctx)
 	}
-	return window(ctx, p.Source)
-}
-
-func window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
-	return oplog.Window(ctx, c)
+	return oplog.Window(ctx, p.Source)
 }
 
 func (p changes) full(ctx context.Context) bool {

@@ -136,7 +136,7 @@ func (p returning) targetChanges(ctx context.Context, was state.Finished) error 
 
 // changedSince finds the first change of a user after a position, "" for none.
 func (p returning) changedSince(ctx context.Context, c *mongo.Cluster, at mongo.OpTime) (found string, err error) {
-	oldest, _, err := window(ctx, c)
+	oldest, _, err := c.OldestEntry(ctx) // by other connections than those that write, which need an owner
 	switch {
 	case err != nil:
 		return "", err
