@@ -25,8 +25,8 @@ const wayBackTime = time.Minute
 // at or before end, or was acknowledged by a majority. It returns the position, and why there is
 // none: a target that cannot be read does not keep the job from its end.
 func (s *session) keepWayBack(ctx context.Context, end mongo.OpTime) (at mongo.OpTime, why string, err error) {
-	if end.IsZero() { // there is nothing to go on from
-		return end, "", nil
+	if s.spec.Mode == ModeStructure { // there is nothing to go on from
+		return mongo.OpTime{}, "", nil
 	}
 	trying, cancel := context.WithTimeout(ctx, wayBackTime)
 	defer cancel()

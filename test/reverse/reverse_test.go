@@ -264,6 +264,7 @@ func TestShards(t *testing.T) {
 	b.ok(c.Split(t.Context(), "d.ranged", bson.D{{Key: "k", Value: 300}}))
 	b.ok(c.MoveChunk(t.Context(), "d.ranged", bson.D{{Key: "k", Value: 300}}, c.ShardNames()[1]))
 	b.ok(c.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 4}))
+	b.old.do(t, "d", `{"create":"plain"}`)
 	seed := testseed.Of(t)
 	write := func(on side, n int) {
 		t.Helper()
@@ -283,6 +284,7 @@ func TestShards(t *testing.T) {
 	b.ok(to.MoveChunk(t.Context(), "d.ranged", bson.D{{Key: "k", Value: 10}}, to.ShardNames()[1]))
 	b.new.do(t, "d", `{"createIndexes":"ranged","indexes":[{"key":{"n":1},"name":"n"}]}`)
 	b.new.do(t, "d", `{"drop":"plain"}`)
+	b.new.do(t, "d", `{"create":"plain"}`)
 	write(b.new, 3)
 	p = b.killed("d-back", b.new, b.old, "--job", "d")
 	write(b.new, 4)
