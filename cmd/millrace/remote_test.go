@@ -159,8 +159,8 @@ func TestJobsOfAService(t *testing.T) {
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
 			Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
-	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1",
-		"an index")
+	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at",
+		"millrace reverse --job orders", "an index")
 	waiting.Wait()
 	var j api.Job
 	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs show --job orders --output json")), &j); err != nil ||

@@ -38,11 +38,11 @@ func (r *session) reverse(ctx context.Context, s *config.Reverse) error {
 func (r *session) finished(ctx context.Context, s *config.Reverse) (was state.Finished, err error) {
 	c, err := mongo.Connect(ctx, s.Target, mongo.Options{AppName: "millrace-reverse"})
 	if err != nil {
-		return was, mongo.Wrap(err, "target of job %s", s.Original)
+		return was, mongo.Wrap(err, "target of job %s", s.Job)
 	}
 	defer c.Close()
-	if was, err = state.LoadFinished(ctx, c, s.Original); err == nil && was.Reason != "" {
-		err = mongo.WithHint(fmt.Errorf("job %s cannot be reversed: %s", cli.Plain(s.Original), was.Reason),
+	if was, err = state.LoadFinished(ctx, c, s.Job); err == nil && was.Reason != "" {
+		err = mongo.WithHint(fmt.Errorf("job %s cannot be reversed: %s", cli.Plain(s.Job), was.Reason),
 			"see docs/guides/fall-back.md")
 	}
 	return was, err
@@ -54,7 +54,7 @@ var errWayLost = errors.New("the way back is lost")
 // watchWayBack logs how long a finalized job can still be reversed, until it cannot.
 func (r *session) watchWayBack(ctx context.Context, s *config.Reverse) error {
 	look := func() error {
-		l, err := job.LookBack(ctx, s.Target, s.TargetShards, s.Original)
+		l, err := job.LookBack(ctx, s.Target, s.TargetShards, s.Job)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			r.log.Warn("cannot look at the oplog now", "error", err)
@@ -62,13 +62,14 @@ func (r *session) watchWayBack(ctx context.Context, s *config.Reverse) error {
 		case err != nil:
 			return err
 		case l.Lost():
-			return mongo.WithHint(fmt.Errorf("%w: the oplog begins at %s, and no longer has %s", errWayLost, l.Oldest, l.Position),
+			return mongo.WithHint(
+				fmt.Errorf("%w: the oplog begins at %s, and no longer has %s", errWayLost, l.Oldest, l.Position),
 				"to fall back, copy in the other direction, with --on-existing drop")
 		case l.Forgets && l.Left() < s.WarnWindow:
 			r.log.Warn("the way back will be lost soon", "remaining", l.Left(), "warnBelow", s.WarnWindow,
 				"hint", "start millrace reverse, or make the oplog larger (replSetResizeOplog)")
 		default:
-			r.log.Info("the way back is open", "job", s.Original, "from", l.Position, "oplogBegins", l.Oldest,
+			r.log.Info("the way back is open", "job", s.Job, "from", l.Position, "oplogBegins", l.Oldest,
 				"remaining", l.Left(), "forgets", l.Forgets)
 		}
 		return nil

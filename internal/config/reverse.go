@@ -19,9 +19,10 @@ const CommandReverse = "reverse"
 // Reverse are the settings of `millrace reverse`. Source and Target are those of the job that is
 // reversed until Exchange.
 type Reverse struct {
-	Sync
-	Original string // the job that is reversed; Job is the new one
-	Watch    bool
+	Sync  // Job is the one that is reversed until Exchange
+	Watch bool
+	// NewJob is the name of the reversed job.
+	NewJob string
 
 	as string
 }
@@ -54,22 +55,25 @@ func (s *Reverse) Bind(fs *pflag.FlagSet, command string) {
 
 // Validate implements Settings.
 func (s *Reverse) Validate(o Origins, args []string) Problems {
-	s.Original = s.Job
-	s.Job = cmp.Or(s.as, reverse.JobName(s.Original))
-	s.Mode, s.StartAt, s.AllowMissing = job.ModeIncremental, state.PrefixJob+s.Original, true
+	original := s.Job
+	s.NewJob = cmp.Or(s.as, reverse.JobName(original))
+	s.Mode, s.StartAt, s.AllowMissing = job.ModeIncremental, state.PrefixJob+original, true
 	var problems Problems
-	if s.Original == "" {
+	if original == "" {
 		problems = Problems{{Setting: "job", Where: o["job"].String(), What: "is missing",
 			How: "name the finalized job; millrace jobs list --target shows those that are stored"}}
 		s.StartAt = ""
 	}
+	s.Job = s.NewJob
+	defer func() { s.Job = original }()
 	return append(problems, s.Sync.Validate(o, args)...)
 }
 
 // Exchange makes the settings those of the new job, whose rules lead back.
 func (s *Reverse) Exchange(back reverse.Definition) {
 	secret := s.Rules.Secret
-	s.Source, s.Target, s.SourceShards, s.TargetShards = s.Target, s.Source, s.TargetShards, s.SourceShards
+	s.Job, s.Source, s.Target = s.NewJob, s.Target, s.Source
+	s.SourceShards, s.TargetShards = s.TargetShards, s.SourceShards
 	s.Rules, s.Rules.Secret = back.Rules, secret
 }
 
@@ -93,9 +97,12 @@ func ReverseDefinition(name, text, returns string, accept []string) (string, []r
 	if err != nil {
 		return "", nil, err
 	}
+	r := back.Rules
 	settings := map[string][]string{"mode": {string(job.ModeIncremental)}, "start-at": {state.PrefixJob + name},
-		"allow-missing": {"true"}, "accept-loss": accept, "include": back.Rules.Include, "exclude": back.Rules.Exclude,
-		"rename": back.Rules.Rename, "fields": back.Rules.Fields}
+		"include": r.Include, "exclude": r.Exclude, "rename": r.Rename, "filter": r.Filter, "skip": r.Skip,
+		"fields": r.Fields, "soft-delete": r.SoftDelete, "allow-missing": {"true"}, "accept-loss": accept}
+	own := []string{"mode", "start-at", "include", "exclude", "rename", "filter", "skip", "fields", "soft-delete",
+		"allow-missing", "accept-loss"}
 	order := []string{flagSource, flagTarget}
 	entries, _ := parseFile("settings", []byte(text), CommandSync)
 	for _, e := range entries {
@@ -107,12 +114,12 @@ func ReverseDefinition(name, text, returns string, accept []string) (string, []r
 			order = append(order, e.key)
 		}
 	}
-	order = append(order, "mode", "start-at", "include", "exclude", "rename", "fields", "allow-missing", "accept-loss")
+	order = append(order, own...)
 	var b strings.Builder
 	for _, key := range order {
 		switch values := settings[key]; {
 		case len(values) == 0:
-		case len(values) == 1 && !slices.Contains([]string{"include", "exclude", "rename", "fields", "accept-loss"}, key):
+		case len(values) == 1 && !slices.Contains(own[2:], key) || key == "allow-missing":
 			fmt.Fprintf(&b, "%s: %s\n", key, quoted(values[0]))
 		default:
 			fmt.Fprintf(&b, "%s:\n", key)

@@ -268,8 +268,8 @@ func (s *Sync) bindContent(fs *pflag.FlagSet) {
 	fs.StringVar(&s.StartAt, "start-at", "",
 		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint, or job:NAME for "+
 			"where a finalized job ended that this one reverses")
-	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "go on despite this `loss` of a reversed job\nthe precheck names "+
-		"them; "+strings.Join(reverse.Losses(), ", ")+"; may be repeated")
+	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "go on despite this `loss` of a reversed job\nthe precheck "+
+		"names them; "+strings.Join(reverse.Losses(), ", ")+"; may be repeated")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\njobs that are "+
 		"not finalized; the documents of all are merged")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",

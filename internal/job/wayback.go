@@ -173,7 +173,8 @@ func LookBack(ctx context.Context, uri string, at map[string]string, name string
 	}
 	var read oplogs = origin.Set{Cluster: c}
 	if c.Info.Kind == mongo.KindSharded {
-		all, err := openShards(ctx, c, shards.Options{URI: uri, Shards: at, Mongo: mongo.Options{AppName: "millrace-reverse"}})
+		all, err := openShards(ctx, c, shards.Options{URI: uri, Shards: at,
+			Mongo: mongo.Options{AppName: "millrace-reverse"}})
 		if err != nil {
 			return l, err
 		}

@@ -38,7 +38,8 @@ func TestNames(t *testing.T) {
 		{"include shop.*; exclude shop.tmp; rename shop=store", nil, "include store.*; exclude store.tmp; rename store=shop"},
 		{"rename a=b; rename b=a", nil, "rename a=b; rename b=a"},
 		{"rename a=b; rename b=c", nil, "exclude a.*; rename b=a; rename c=b"},
-		{"include a.*; rename a.x=a.y; rename a.y=a.x", nil, "include a.*; include a.x; include a.y; rename a.x=a.y; rename a.y=a.x"},
+		{"include a.*; rename a.x=a.y; rename a.y=a.x", nil,
+			"include a.*; include a.x; include a.y; rename a.x=a.y; rename a.y=a.x"},
 		{"include a.*; rename a.x=b.y", nil, "include a.*; include b.y; exclude a.x; rename b.y=a.x"},
 		{"rename a=b; rename a.x=b.y", nil, "exclude a.*; exclude b.x; rename b.y=a.x; rename b=a"},
 		{"include a*.*; rename ab=c", nil, "include a*.*; include c.*; exclude ab.*; rename c=ab"},
@@ -281,8 +282,8 @@ func (g gen) fields() string {
 func (g gen) document() bson.D {
 	doc := bson.D{{Key: "_id", Value: g.IntN(100)}}
 	for range g.IntN(6) {
-		doc = append(doc, bson.E{Key: pick(g, g.name(), "new", "o"), Value: pick[any](g, 1, "text", nil, 2.5, bson.D{{Key: "f", Value: 1}},
-			bson.A{1, bson.D{{Key: "g", Value: 2}}})})
+		doc = append(doc, bson.E{Key: pick(g, g.name(), "new", "o"), Value: pick[any](g, 1, "text", nil, 2.5,
+			bson.D{{Key: "f", Value: 1}}, bson.A{1, bson.D{{Key: "g", Value: 2}}})})
 	}
 	return doc
 }

@@ -81,7 +81,8 @@ const patience = 4 * time.Minute
 // same wants nothing to differ.
 func (b *bed) same(from, to side, rules []string) {
 	b.Helper()
-	p := test.Start(b.T, b.bin, append(append([]string{"verify", "--recheck-for", "20s"}, original(from, to)...), rules...)...)
+	args := append([]string{"verify", "--recheck-for", "20s"}, original(from, to)...)
+	p := test.Start(b.T, b.bin, append(args, rules...)...)
 	if err := p.Wait(patience); err != nil {
 		b.Fatalf("verify: %v\n%s", err, p.Output())
 	}
@@ -208,7 +209,8 @@ func straddling(t *testing.T, on side, db string) (commit func()) {
 		t.Fatal(err)
 	}
 	ctx := driver.NewSessionContext(t.Context(), s)
-	if _, err := coll.InsertMany(ctx, []any{bson.D{{Key: "_id", Value: "over"}}, bson.D{{Key: "_id", Value: "over2"}}}); err != nil {
+	docs := []any{bson.D{{Key: "_id", Value: "over"}}, bson.D{{Key: "_id", Value: "over2"}}}
+	if _, err := coll.InsertMany(ctx, docs); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -263,7 +265,8 @@ func TestShards(t *testing.T) {
 	b.ok(c.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
 	b.ok(c.Split(t.Context(), "d.ranged", bson.D{{Key: "k", Value: 300}}))
 	b.ok(c.MoveChunk(t.Context(), "d.ranged", bson.D{{Key: "k", Value: 300}}, c.ShardNames()[1]))
-	b.ok(c.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 4}))
+	hashed := sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 4}
+	b.ok(c.ShardCollection(t.Context(), "d.hashed", hashed))
 	b.old.do(t, "d", `{"create":"plain"}`)
 	seed := testseed.Of(t)
 	write := func(on side, n int) {

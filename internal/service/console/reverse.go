@@ -31,7 +31,8 @@ func (c *console) reverseFrame(v *visit, of string, to *operate.Reversal) frame 
 // makeReversed checks the job, or makes it.
 func (c *console) makeReversed(w http.ResponseWriter, r *http.Request, v *visit) error {
 	of := r.PathValue("name")
-	ask := operate.Reverse{Name: r.PostForm.Get("as"), AcceptLoss: r.PostForm["accept"], DryRun: r.PostForm.Get("do") != "make"}
+	ask := operate.Reverse{Name: r.PostForm.Get("as"), AcceptLoss: r.PostForm["accept"],
+		DryRun: r.PostForm.Get("do") != "make"}
 	to, _, err := c.Desk.Reverse(r.Context(), v.who, of, ask)
 	switch {
 	case err != nil:

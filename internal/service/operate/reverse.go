@@ -90,8 +90,8 @@ func (d *Desk) Reverse(ctx context.Context, c *service.Caller, of string, ask Re
 	}
 	for _, l := range r.Losses {
 		if !l.Accepted {
-			return nil, false, refuse(Conflict, "accept it by acceptLoss, if that may be", "job %q cannot be reversed: %s: %s", of,
-				l.Rule, l.What)
+			return nil, false, refuse(Conflict, "accept it by acceptLoss, if that may be",
+				"job %q cannot be reversed: %s: %s", of, l.Rule, l.What)
 		}
 	}
 	r.Job, made, err = d.Create(ctx, c, def)
