@@ -18,8 +18,12 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// wayBackTime bounds how long finalize tries to store the way back.
-const wayBackTime = time.Minute
+// wayBackTime bounds how long finalize tries to store the way back: users wait for the cut-over.
+// shardTime is how long a shard of the target is looked for.
+const (
+	wayBackTime = 20 * time.Second
+	shardTime   = 5 * time.Second
+)
 
 // keepWayBack stores where another job can follow the target from. All that this job has written is
 // at or before end, or was acknowledged by a majority. It returns the position, and why there is
@@ -85,7 +89,7 @@ func (s *session) wayBack(ctx context.Context, end mongo.OpTime) (way state.WayB
 // targetShards opens the shards of a sharded target, to read them.
 func (s *session) targetShards(ctx context.Context) (*origin.Sharded, error) {
 	to, err := openShards(ctx, s.dst, shards.Options{URI: s.spec.Target, Shards: s.spec.TargetShards,
-		Mongo: mongo.Options{AppName: mongo.TargetApp}, Connect: s.spec.Connect})
+		Mongo: mongo.Options{AppName: "millrace-wayback", ServerSelectionTimeout: shardTime}, Connect: s.spec.Connect})
 	return to, mongo.Wrap(err, "open the target's shards")
 }
 
