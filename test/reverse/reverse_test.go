@@ -111,6 +111,7 @@ func (b *bed) refused(want string, args ...string) {
 // TestReplicaSets: with renamed databases, collections and fields, schema changes after the
 // cut-over, a transaction over it, and jobs that are killed.
 func TestReplicaSets(t *testing.T) {
+	t.Parallel()
 	b := &bed{T: t, bin: test.BuildMillrace(t), names: []string{"--include", "shop,crm.*", "--rename", "shop=store",
 		"--rename", "crm.people=crm.persons"},
 		fields: []string{"--fields", `shop.orders={"rename":{"tel":"fax","fax":"tel"}}`},
@@ -225,6 +226,7 @@ func straddling(t *testing.T, on side, db string) (commit func()) {
 // TestLosses: what cannot be inverted, and what was written to the old cluster, refuses until it
 // is accepted by name. Another job of those clusters is none to reverse.
 func TestLosses(t *testing.T) {
+	t.Parallel()
 	b := &bed{T: t, bin: test.BuildMillrace(t)}
 	b.old, b.new = b.side(lab.ForTest(t, lab.Options{}).URI()), b.side(lab.ForTest(t, lab.Options{}).URI())
 	insert(t, b.old.Database("shop"), "orders", 0, 20)
@@ -234,6 +236,11 @@ func TestLosses(t *testing.T) {
 	b.cutOver(b.run("sync", "shop", b.new, there...))
 	b.ok(b.new.Database("millrace").Collection("waysback").Drop(t.Context()))
 	reverse := append([]string{"reverse", "--job", "shop"}, original(b.old, b.new)...)
+	watch := test.Start(t, b.bin, append(reverse, "--watch")...)
+	kit.Until(t, "the way back is watched", func() bool {
+		return strings.Contains(watch.Output(), "the way back is open")
+	})
+	watch.Kill()
 	b.refused("loss: drop", reverse...)
 	b.refused("loss: filter", append(reverse, "--accept-loss", "drop", "--dry-run")...)
 	b.refused(`"other" is no loss`, append(reverse, "--accept-loss", "other")...)
