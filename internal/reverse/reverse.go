@@ -88,10 +88,12 @@ func losses(r transform.Config) (out []Loss) {
 			out = append(out, Loss{Name: name, Rule: "--" + name + " " + text, What: what})
 		}
 	}
-	add(Filter, r.Filter, "documents that it left out stay on the old cluster as they are. They go with their collection. "+
-		"A new document with the _id of one is a conflict")
-	add(Skip, r.Skip, "what it left out stays different on both clusters. A change of such a document is a conflict")
-	add(SoftDelete, r.SoftDelete, "deleted documents that it kept are on the new cluster alone. A change of one is a conflict")
+	add(Filter, r.Filter, "documents that it left out stay on the old cluster as they are. They go with their "+
+		"collection. A new document with the _id of one is a conflict")
+	add(Skip, r.Skip,
+		"what it left out stays different on both clusters. A change of such a document is a conflict")
+	add(SoftDelete, r.SoftDelete,
+		"deleted documents that it kept are on the new cluster alone. A change of one is a conflict")
 	return out
 }
 
