@@ -174,8 +174,8 @@ func (c *Comparison) Text() string {
 
 // describe states in a sentence how far two runs are apart.
 func (s *Shift) describe(what string) string {
-	return fmt.Sprintf("%d of %s changed in all rounds, where chance gives %.1f. Medians moved by %.0f %% (the middle "+
-		"one), %.0f %% at most",
+	return fmt.Sprintf("%d of %s changed in all rounds (by chance %.1f). Medians moved by %.0f %% (the middle one), "+
+		"%.0f %% at most",
 		len(s.Apart), plot.Several(int64(s.Compared), what), s.Chance, 100*s.Middle, 100*s.Most)
 }
 

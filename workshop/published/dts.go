@@ -151,8 +151,8 @@ const (
 // Measure runs the scenarios of the table.
 func (d dtsRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	one := int(mediumFull * o.Scale.Factor)
-	m.Sizes = fmt.Sprintf("one table of %s documents of 1.2 KB (1:%s of the published), five tables of %s together "+
-		"(1:%s), a backlog of %s operations (its size was not published)",
+	m.Sizes = fmt.Sprintf("one table of %s documents of 1.2 KB (1:%s of the published). Five tables of %s together "+
+		"(1:%s). A backlog of %s operations (its size was not published)",
 		humanize.Comma(int64(one)), ratioTo(publishedOne, one), humanize.Comma(int64(d.many(one))),
 		ratioTo(publishedMany, d.many(one)), humanize.Comma(int64(one)))
 	m.Notes = append(m.Notes, "A checkpoint waits for the majority of the three members (`--write-concern=majority`).")

@@ -92,14 +92,14 @@ func fileLost(m *Measured) []string {
 	for _, p := range bench.PublishedSeeds() {
 		k := fileKey(p)
 		if s, ok := m.ratio(over(k, "logical", "files")); ok && s.Min < 1 {
-			lost = append(lost, fmt.Sprintf("test %d with %d collections of %d indexes (%s)", p.Test, p.Collections, p.Indexes,
+			lost = append(lost, fmt.Sprintf("Test %d, collections x indexes %d x %d: %s.", p.Test, p.Collections, p.Indexes,
 				spread(s, Group{}.ratioText)))
 		}
 	}
 	if len(lost) == 0 {
 		return nil
 	}
-	return []string{"Cells in which copying files took longer in at least one round: " + strings.Join(lost, ", ") + "."}
+	return []string{"In these cells copying files took longer in at least one round. " + strings.Join(lost, " ")}
 }
 
 // fileRun measures the third table: a new member in both ways.

@@ -262,8 +262,8 @@ func TestBefore(t *testing.T) {
 	}
 	tables, _ := Find([]int{1})
 	text := strings.Join(got.work(&tables[0]), "\n")
-	for _, want := range []string{"Compared with the run of 2026-01-02 03:04:05, 1 of 2 figures changed in all rounds, " +
-		"where chance gives 0.7. Medians moved by 50 % (the middle one), 100 % at most", "1 of 1 ratio changed"} {
+	for _, want := range []string{"Compared with the run of 2026-01-02 03:04:05, 1 of 2 figures changed in all rounds " +
+		"(by chance 0.7). Medians moved by 50 % (the middle one), 100 % at most", "1 of 1 ratio changed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}
