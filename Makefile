@@ -39,6 +39,12 @@ demo-service: build ## The same by the service: serve, one more worker, a job ma
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo
 	$(BIN)/demo --millrace $(BIN)/millrace --service --source rs:1 --docs 60000
 
+.PHONY: demo-reverse
+demo-reverse: build ## There and back: millrace reverse after each cut-over, replica sets and sharded clusters
+	$(GO) build $(VCS) -o $(BIN)/demo ./demo
+	$(BIN)/demo --millrace $(BIN)/millrace --back --source rs:1 --docs 60000
+	$(BIN)/demo --millrace $(BIN)/millrace --back --source sharded:3x1 --target $(DEMO_TARGET) --docs 40000
+
 # What the sharded demo copies to.
 DEMO_TARGET ?= sharded:2x1
 

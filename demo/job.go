@@ -39,11 +39,15 @@ type watched struct {
 func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string) (*lab.Child, error) {
 	cmd := spawn.CommandContext(ctx, d.millrace, args...)
 	prefix := "MILLRACE_SECRET_" // the service's jobs refer to these
-	if args[0] == "sync" || args[0] == "verify" {
+	if args[0] == "sync" || args[0] == "verify" || args[0] == "reverse" {
 		prefix = "MILLRACE_"
 	}
-	cmd.Env = append(append(cmd.Env, d.env...), prefix+"SOURCE="+d.source.cluster.URI(),
-		prefix+"TARGET="+d.target.cluster.URI(), "XDG_STATE_HOME="+d.dir)
+	source, target := d.source.cluster.URI(), d.target.cluster.URI()
+	if args[0] == "reverse" { // which exchanges them
+		source, target = target, source
+	}
+	cmd.Env = append(append(cmd.Env, d.env...), prefix+"SOURCE="+source, prefix+"TARGET="+target,
+		"XDG_STATE_HOME="+d.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stdout, cmd.Stderr = out, errOut
@@ -165,7 +169,7 @@ func (d *demo) log() string { return filepath.Join(d.dir, "serve.log") }
 // look asks how the job stands.
 func (d *demo) look(ctx context.Context) error {
 	var j api.Job
-	if d.ask(ctx, &j, "status", "--job", "demo") != nil {
+	if d.ask(ctx, &j, "status", "--job", d.job) != nil {
 		return nil //nolint:nilerr // it starts, or ends
 	}
 	return d.take(&j)
@@ -240,7 +244,7 @@ func (d *demo) finalize(ctx context.Context) error {
 	if err := errors.Join(d.writes.stop(), d.look(ctx)); err != nil {
 		return err
 	}
-	began, command := time.Now(), []string{"finalize", "--job", "demo"}
+	began, command := time.Now(), []string{"finalize", "--job", d.job}
 	if d.service {
 		command = append(command, "--when-caught-up", "--wait")
 	}

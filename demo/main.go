@@ -37,7 +37,7 @@ type demo struct {
 	source, target side
 	docs           int
 	follow         time.Duration
-	service        bool
+	service, back  bool
 
 	out   *log.Logger  // the demo's own lines
 	later bytes.Buffer // of those what waits until nobody draws on the terminal
@@ -46,8 +46,11 @@ type demo struct {
 
 	scripted
 	kinds     map[string]kind // by their namespaces
-	loaded    int64           // documents
-	expired   int64           // of these, by their time
+	job       string
+	series    string // of what writers insert
+	changed   int    // schema changes so far
+	loaded    int64  // documents
+	expired   int64  // of these, by their time
 	writes    *writers
 	burstTook time.Duration
 	watched
@@ -68,7 +71,7 @@ type side struct {
 }
 
 func main() {
-	d := &demo{kinds: map[string]kind{}, out: log.New(os.Stdout, "", 0), began: time.Now()}
+	d := &demo{kinds: map[string]kind{}, out: log.New(os.Stdout, "", 0), began: time.Now(), job: "demo", series: "new"}
 	flag.StringVar(&d.millrace, "millrace", "bin/millrace", "the program to show")
 	flag.StringVar(&d.source.topology, "source", "rs:3",
 		"topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
@@ -76,6 +79,7 @@ func main() {
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")
 	flag.BoolVar(&d.service, "service", false, "have the service run the job, with one more worker")
+	flag.BoolVar(&d.back, "back", false, "then go back to the source by millrace reverse, and to the target again")
 	flag.Parse()
 	os.Exit(d.run())
 }
@@ -85,7 +89,7 @@ func (d *demo) run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	err := inTurn(ctx, d.startClusters, d.load, d.move, d.compare, d.summary)
+	err := inTurn(ctx, d.startClusters, d.load, d.move, d.compare, d.summary, d.goBack)
 	left := d.close()
 	switch {
 	case err == nil && left == nil:

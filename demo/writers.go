@@ -25,6 +25,8 @@ type writers struct {
 	shop    *mongo.Database
 	kinds   map[string]kind
 	sharded *sharded.Cluster // nil of a replica set
+	series  string           // of what is inserted
+	changed int              // schema changes by writers before
 	quit    context.CancelFunc
 	running errgroup.Group
 
@@ -35,7 +37,8 @@ type writers struct {
 // startWriters starts all writers. stop lets each finish its operation, so that no outcome is unknown.
 func (d *demo) startWriters(ctx context.Context) error {
 	c := d.source.client
-	w := &writers{scripted: d.scripted, client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
+	w := &writers{scripted: d.scripted, client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds,
+		series: d.series, changed: d.changed}
 	rounds := []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure,
 		w.changeSchema}
 	if w.sharded, _ = d.source.cluster.(*sharded.Cluster); w.sharded != nil {
@@ -78,14 +81,14 @@ func (w *writers) total() int64 {
 
 func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
 	w.inserts.Add(10)
-	return w.kinds["shop.orders"].insert(ctx, w.client, "new", n*10, n*10+10)
+	return w.kinds["shop.orders"].insert(ctx, w.client, w.series, n*10, n*10+10)
 }
 
 // measure writes to the time-series and to the capped collection.
 func (w *writers) measure(ctx context.Context, _ *rand.Rand, n int) error {
 	w.inserts.Add(10)
-	return errors.Join(w.kinds["logs.readings"].insert(ctx, w.client, "new", n*5, n*5+5),
-		w.kinds["logs.events"].insert(ctx, w.client, "new", n*5, n*5+5))
+	return errors.Join(w.kinds["logs.readings"].insert(ctx, w.client, w.series, n*5, n*5+5),
+		w.kinds["logs.events"].insert(ctx, w.client, w.series, n*5, n*5+5))
 }
 
 // update changes documents in all the ways that there are.
@@ -176,7 +179,7 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 		return nil
 	}
 	w.schema.Add(1)
-	number, on := n/every, w.shop
+	number, on := n/every+w.changed, w.shop
 	change := w.SchemaChanges[number%len(w.SchemaChanges)]
 	if strings.Contains(string(change), "renameCollection") {
 		on = w.admin

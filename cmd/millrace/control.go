@@ -235,7 +235,7 @@ func (c *control) finalizedBefore(j *jobInfo) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: already %s, nothing done\n%s", cli.Plain(j.Job), finalizedText(j.FinalizedAt),
-		wayBack(j.TargetPosition))
+		wayBack(j.Job, j.TargetPosition))
 	writeListed(&b, "differs: ", j.Differences)
 	return c.Tell(c.Output, j.asStatus(), b.String())
 }
@@ -271,7 +271,7 @@ func (c *control) finalize(ctx context.Context) error {
 		fmt.Fprintf(&b, ", at %s", st.FinalizedAt.UTC().Format(time.RFC3339)) // perhaps long before
 	}
 	b.WriteString("\n")
-	b.WriteString(wayBack(st.TargetPosition))
+	b.WriteString(wayBack(j.Name, st.TargetPosition))
 	writeEnd(&b, *st)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
@@ -316,13 +316,13 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 	}
 }
 
-// wayBack returns where a sync in the other direction can start.
-func wayBack(target string) string {
+// wayBack returns how the source can follow the target from its position on.
+func wayBack(job, target string) string {
 	if target == "" {
 		return ""
 	}
-	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental "+
-		"--start-at %s, source and target exchanged\n", target, target)
+	return fmt.Sprintf("the target stands at %s: to fall back, let the source follow it from there with millrace reverse "+
+		"--job %s\n", target, cli.Plain(job))
 }
 
 // refused gives the error of a request that was rejected its exit code: by the job, or because another process runs it.

@@ -57,6 +57,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.AddCommand(
 		command(a, config.CommandSync, (*session).sync, a.described("sync", &cobra.Command{})),
 		statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a),
+		command(a, config.CommandReverse, (*session).reverse, a.described("reverse", &cobra.Command{})),
 		command(a, config.CommandVerify, (*session).verifyClusters,
 			a.described("verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}})),
 		group(&cobra.Command{Use: "transform", Short: "Try rules on documents"},

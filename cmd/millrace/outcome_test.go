@@ -31,6 +31,7 @@ func failingArgs(t *testing.T) map[string]string {
 	missing := filepath.Join(t.TempDir(), "none")
 	return map[string]string{
 		"sync":               "--source=" + nobody + " --target=" + nobody,
+		"reverse":            "--job=x --source=" + nobody + " --target=" + nobody,
 		"status":             "",
 		"pause":              "",
 		"resume":             "",

@@ -291,7 +291,7 @@ func wayBackAgain(t *testing.T, p, reverse *program) {
 	}
 	code, out, stderr = p.run(args[:len(args)-1]...)
 	if code != cli.ExitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") ||
-		!strings.Contains(out, "--start-at "+from) {
+		!strings.Contains(out, "stands at "+from) || !strings.Contains(out, "millrace reverse --job ") {
 		t.Errorf("once more: %d\n%s%s", code, out, stderr)
 	}
 	if code, out, stderr = p.run(args...); code != cli.ExitFailure || !strings.Contains(out, "nothing done") ||

@@ -160,8 +160,8 @@ func TestJobsOfAService(t *testing.T) {
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
 			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
-	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1",
-		"an index")
+	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at",
+		"millrace reverse --job orders", "an index")
 	waiting.Wait()
 	b.expect(cli.ExitFailure, "finalize --job orders", "2026-05-01T12:00:00Z")
 	b.expect(cli.ExitOK, "jobs show --job orders", "target position", "7:1", "2026-05-01T12:00:00Z")

@@ -40,7 +40,7 @@ func summaryText(sum summary) string {
 	s := sum.Status
 	if sum.Already {
 		text := fmt.Sprintf("%s: already %s, nothing done\n", cli.Plain(s.Job), finalizedText(s.FinalizedAt)) +
-			wayBack(s.TargetPosition)
+			wayBack(s.Job, s.TargetPosition)
 		if sum.Verify != nil {
 			text += verifiedText(sum.Verify)
 		}
@@ -61,7 +61,7 @@ func summaryText(sum summary) string {
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
-	b.WriteString(wayBack(s.TargetPosition))
+	b.WriteString(wayBack(s.Job, s.TargetPosition))
 	writeEnd(&b, s)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))

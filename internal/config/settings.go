@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/reverse"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
@@ -191,9 +192,7 @@ type Sync struct {
 	Common
 	job.Spec
 
-	DryRun, Verify bool
-	// TargetShards are connection strings of the target's shards for Verify, by name.
-	TargetShards         map[string]string
+	DryRun, Verify       bool
 	Listen, Token        string
 	TLSCert, TLSKey      string // of the control API
 	OpenStatus, Insecure bool
@@ -248,7 +247,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 func (s *Sync) bindSides(fs *pflag.FlagSet) {
 	bindShards(fs, &s.sourceShards, "source")
 	bindShards(fs, &s.targetShards, "target")
-	fs.Lookup(flagTargetShard).Usage += "; read by --verify"
+	fs.Lookup(flagTargetShard).Usage += "; finalize and --verify read them"
 	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
 		"read `preference` for the source\nprimary, primaryPreferred, secondary, secondaryPreferred or nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "",
@@ -272,7 +271,10 @@ func (s *Sync) bindContent(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
 		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
 	fs.StringVar(&s.StartAt, "start-at", "",
-		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339) or checkpoint")
+		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint, or job:NAME where "+
+			"that job was finalized")
+	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "go on despite this `loss` of a reversed job\nthe precheck "+
+		"names them; "+strings.Join(reverse.Losses(), ", ")+"; may be repeated")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\nfor jobs that "+
 		"are not finalized; their documents are merged")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
@@ -494,7 +496,7 @@ func settingNames() map[string][]string {
 func settingFlags() map[string]*pflag.FlagSet {
 	sets := map[string]*pflag.FlagSet{}
 	for s, commands := range map[Settings][]string{
-		new(Sync): {CommandSync}, new(Verify): {CommandVerify},
+		new(Sync): {CommandSync}, new(Reverse): {CommandReverse}, new(Verify): {CommandVerify},
 		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
 		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
 		new(Transform): {CommandTransformTest},

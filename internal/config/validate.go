@@ -21,7 +21,9 @@ import (
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
+	"github.com/millrace/millrace/internal/reverse"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -232,12 +234,15 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.clusters(s.Source, s.Target)
 	s.SourceShards, s.TargetShards = c.shards(flagSourceShard, s.sourceShards), c.shards(flagTargetShard, s.targetShards)
-	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard,
-		"says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
 	c.namespaces(s.Rules)
 	c.keys(s.Shard)
 	c.zones(s.Zones)
 	c.start(s)
+	for i, name := range s.AcceptLoss {
+		if !slices.Contains(reverse.Losses(), name) {
+			c.failAt("accept-loss", i, fmt.Sprintf("%q is no loss", name), "use "+strings.Join(reverse.Losses(), ", "))
+		}
+	}
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap",
 		"cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
@@ -316,12 +321,16 @@ func (c *checker) start(s *Sync) {
 	case s.Mode == job.ModeStructure:
 		c.fail("start-at", "is for incremental mode; what makes the structure alone follows nothing",
 			"leave it out, or choose --mode incremental")
+	case strings.HasPrefix(s.StartAt, state.PrefixJob):
+		name, _ := state.StartAtJob(s.StartAt)
+		c.bad(name == "" || name == s.Job, "start-at", fmt.Sprintf("%q names no other job", s.StartAt),
+			"write job: and the name of the finalized job that this one reverses")
 	case s.StartAt == "checkpoint":
 		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:
 		_, err := mongo.ParseOpTime(s.StartAt)
 		c.bad(err != nil, "start-at", fmt.Sprintf("%q is not a position", s.StartAt),
-			"write seconds:increment (1700000000:1), a time (2026-01-02T15:04:05Z) or checkpoint")
+			"write seconds:increment (1700000000:1), a time (2026-01-02T15:04:05Z), checkpoint or job:NAME")
 	}
 }
 

@@ -47,10 +47,7 @@ func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if c.src, err = spec.open(gctx, "source", spec.Source, reading); err == nil && c.src.Info.Kind == mongo.KindSharded {
-			var of *shards.Cluster
-			if of, err = shards.Open(gctx, c.src, o); err == nil {
-				c.shards = origin.NewSharded(of)
-			}
+			c.shards, err = openShards(gctx, c.src, o)
 		}
 		return mongo.Wrap(err, "source")
 	})
@@ -63,6 +60,14 @@ func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
 		c = connected{}
 	}
 	return c, err
+}
+
+func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*origin.Sharded, error) {
+	c, err := shards.Open(ctx, router, o)
+	if err != nil {
+		return nil, err
+	}
+	return origin.NewSharded(c), nil
 }
 
 func (c *connected) close() {

@@ -157,10 +157,6 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 		lines = append(lines, strings.TrimSpace(d.String()))
 		s.log.Warn("target differs from the source", "difference", d.String())
 	}
-	fallBack := end.At
-	if s.source.shards != nil { // to which no job writes yet
-		fallBack = mongo.OpTime{}
-	}
 	if s.placer != nil {
 		if err := s.placer.Release(ctx); err != nil {
 			return err
@@ -173,12 +169,16 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	if err != nil {
 		return err
 	}
+	at, noWayBack, err := s.keepWayBack(ctx, end.At)
+	if err != nil {
+		return err
+	}
 	now := s.spec.Now().UTC()
-	s.progress.SetFinal(now, lines, s.leftOut(ctx), fallBack)
+	s.progress.SetFinal(now, lines, s.leftOut(ctx), at)
 	err = s.SavePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines),
 		mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: now}, bson.E{Key: "targetPosition", Value: end.At},
-		bson.E{Key: "ended", Value: s.spec.Mode})...)
+		bson.E{Key: "finalizedAt", Value: now}, bson.E{Key: "targetPosition", Value: at},
+		bson.E{Key: "noWayBack", Value: noWayBack}, bson.E{Key: "ended", Value: s.spec.Mode})...)
 	if err == nil && s.placer != nil {
 		if ferr := s.placer.ForgetAll(ctx); ferr != nil {
 			s.log.Debug("what was noted of sharded collections stays", "error", ferr)

@@ -166,30 +166,14 @@ func (p *preparer) noneExists(ctx context.Context, mapped []state.Mapped) error 
 }
 
 func (p *preparer) prepareIncremental(ctx context.Context) error {
+	if name, back := state.StartAtJob(p.spec.StartAt); back {
+		return p.prepareBack(ctx, name)
+	}
 	at, err := mongo.ParseOpTime(p.spec.StartAt)
 	if err != nil {
 		return fmt.Errorf("--start-at: %w", err)
 	}
-	newest, err := p.source.Newest(ctx)
-	if err != nil {
-		return err
-	}
-	names, err := schema.FindNames(ctx, p.source.cluster, p.dst, p.rules)
-	if err != nil {
-		return err
-	}
-	mapped := make([]state.Mapped, len(names))
-	for i, n := range names {
-		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID,
-			Options: bson.Raw{5, 0, 0, 0, 0}}, Target: n.Target}
-	}
-	if err := p.store.SaveCatalog(ctx, mapped); err != nil {
-		return err
-	}
-	p.catalog = mapped
-	// The target's state at that position is unknown: up to now it may be ahead.
-	return p.SavePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
-		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
+	return p.beginAt(ctx, oplog.Position(at, at), nil)
 }
 
 // untilBuilt waits for index builds of the source, which a job without an oplog would miss.

@@ -146,14 +146,18 @@ type Spec struct {
 	// SourceShards are connection strings of the source's shards, by name, if the addresses of the
 	// cluster or the user of Source do not work.
 	SourceShards map[string]string
+	// TargetShards are those of a sharded target, which finalize and a comparison read.
+	TargetShards map[string]string
 	// Shard are rules for the shard keys of a sharded target.
 	Shard []string
 	// Zones are rules for the zones of shards of a sharded target.
 	Zones []string
 	Mode  Mode
-	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time (RFC 3339) or
-	// "checkpoint".
+	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time (RFC 3339), "checkpoint", or
+	// "job:NAME" where that job, which this one reverses, was finalized.
 	StartAt string
+	// AcceptLoss names losses of a job that reverses another one (package reverse).
+	AcceptLoss []string
 	// Until is "never", "caught-up" or a time (RFC 3339) after which the job finalizes.
 	Until      string
 	Rules      transform.Config

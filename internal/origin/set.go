@@ -38,7 +38,9 @@ func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) st
 func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
 
 // Window reads what the oplog holds.
-func (s Set) Window(ctx context.Context) (oplog.Window, error) { return oplog.ReadWindow(ctx, s.Cluster) }
+func (s Set) Window(ctx context.Context) (oplog.Window, error) {
+	return oplog.ReadWindow(ctx, s.Cluster)
+}
 
 // ListOne finds a collection by its UUID, as schema.ListOne does.
 func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error) {

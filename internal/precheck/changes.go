@@ -35,6 +35,11 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	if need.IsZero() && p.Mode == state.ModeIncremental {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
+	if !p.from.At.IsZero() {
+		if need, err = p.ReadFrom(state.Job{Applied: p.from.At, Mark: p.from.Mark}); err != nil {
+			return err
+		}
+	}
 	switch {
 	case !need.IsZero() && need.First().Before(window.Oldest) && p.Spool.HasLeftover():
 		p.add(Warn, "oplog", "leave the spool's directory alone",

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -74,6 +75,7 @@ type Input struct {
 	Mode                    state.Mode
 	OnExisting              state.OnExisting
 	StartAt                 string
+	AcceptLoss              []string // of a job that reverses another one
 	Restart, AllowDowngrade bool
 	Users                   bool // users and roles are copied, too
 	AllowMissing            bool // an include that matches nothing yet
@@ -82,6 +84,8 @@ type Input struct {
 	Skips                   bool // documents that the target refuses are left out
 	WarnWindow              time.Duration
 
+	// TargetShards opens the shards of a sharded target.
+	TargetShards func(ctx context.Context) (*origin.Sharded, error)
 	// Router opens one of the target's routers.
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
 	// Window reads what the source's oplogs hold.
@@ -99,8 +103,9 @@ type planner struct {
 	Input
 	seen seen
 	plan *Plan
-	job  state.Job // the earlier checkpoint, if any
-	data int64     // bytes to copy
+	job  state.Job       // the earlier checkpoint, if any
+	data int64           // bytes to copy
+	from stream.Position // where a job begins that reverses another one
 	// unread means that no member of the source matches the read preference.
 	unread bool
 	// short means that the oplog may overwrite what the job reads within WarnWindow.
@@ -156,8 +161,8 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
-		in.resume, in.givenShards, in.history, in.rivals, of.collections, of.omissions, by.filters, by.names, by.cases,
-		sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
+		in.resume, returning{p}.wayBack, in.givenShards, in.history, in.rivals, of.collections, of.omissions, by.filters,
+		by.names, by.cases, sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
 	}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all

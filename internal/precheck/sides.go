@@ -54,13 +54,14 @@ func (p sides) complete(ctx context.Context) error {
 
 func (p sides) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
+	_, reverses := state.StartAtJob(p.StartAt)
 	switch {
 	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(4, 4):
 		p.add(Fail, "source", "upgrade it to 4.4 or later",
 			"a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
-	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental:
-		p.add(Fail, "source", "use --mode all",
-			"incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
+	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental && !reverses:
+		p.add(Fail, "source", "use --mode all, or begin where a job was finalized, with --start-at job:NAME",
+			"incremental mode cannot begin at a time of a sharded cluster: a position of one is that of each shard")
 	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it",
 			"a standalone server has no oplog: it can only be copied in full")

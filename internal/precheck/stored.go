@@ -24,9 +24,10 @@ func (p stored) resume(context.Context) error {
 			return err
 		}
 		if p.Mode == state.ModeIncremental {
-			if _, err := mongo.ParseOpTime(p.StartAt); err != nil {
+			_, reverses := state.StartAtJob(p.StartAt)
+			if _, err := mongo.ParseOpTime(p.StartAt); err != nil && !reverses {
 				p.add(Fail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
-					"incremental mode of a new job needs --start-at with a position or a time (got %q)", p.StartAt)
+					"incremental mode of a new job needs --start-at with a position, a time or job:NAME (got %q)", p.StartAt)
 			}
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -174,6 +175,18 @@ func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err erro
 	}
 	out = expiry.Of(c.Options, specsOf(c.Indexes)...)
 	return out, cannotKeep(c.NS, out.Check(c.Collated()))
+}
+
+// Expires reports that a collection expires documents by itself, as far as that can be read.
+func Expires(ctx context.Context, c *mongo.Cluster, ns string) bool {
+	db, coll := mongo.SplitNS(ns)
+	found, err := listDB(ctx, c, db, bson.D{{Key: "name", Value: bson.D{{Key: "$in",
+		Value: bson.A{coll, strings.TrimPrefix(coll, mongo.BucketsPrefix)}}}}}, func(string) bool { return true })
+	if err != nil || len(found) == 0 {
+		return false
+	}
+	ixs, _, err := indexes(ctx, c, found[0].DataNS())
+	return err == nil && len(expiry.Of(found[0].Options, specsOf(ixs)...)) > 0
 }
 
 // Expiry returns how documents of a target namespace expire on the source, as of the applied schema

@@ -28,6 +28,8 @@ type Scope struct {
 	// Readable is content with the databases that the user may read. Else it is an error if he may
 	// not list all.
 	Readable bool
+	// NamesOnly has a snapshot leave out indexes and sizes.
+	NamesOnly bool
 }
 
 // List reads the collections, time-series collections and views in scope from the primary, with

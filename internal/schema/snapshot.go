@@ -33,10 +33,21 @@ func TakeSnapshot(ctx context.Context, c *mongo.Cluster, scope Scope, changes Ch
 		colls, err := List(ctx, c, scope)
 		return Snapshot{Collections: colls}, err
 	}
-	var term int64
+	return TakeSnapshotFrom(ctx, c, scope, changes, mongo.OpTime{})
+}
+
+// TakeSnapshotFrom is TakeSnapshot at a position that a majority has, unless what is in scope
+// changed between it and now: then the position is a later one. Zero is that of now.
+func TakeSnapshotFrom(ctx context.Context, c *mongo.Cluster, scope Scope, changes Changes,
+	from mongo.OpTime) (Snapshot, error) {
+	term := from.Term
 	return TakeSnapshotOf(ctx, []*mongo.Cluster{c}, scope, History{
 		// Below the majority position the oplog has no holes: the listing sees all of it.
 		Before: func(ctx context.Context) (mongo.OpTime, error) {
+			if first := from; !first.IsZero() {
+				from = mongo.OpTime{}
+				return first, nil
+			}
 			p, err := c.Positions(ctx)
 			if err == nil && term == 0 {
 				term = p.Majority.Term
@@ -168,7 +179,7 @@ func (l *lister) list(ctx context.Context, unknown altered) error {
 			maps.DeleteFunc(l.known[i], func(ns string, _ Collection) bool { return unknown[ns] != "" })
 			found, err = listSome(ctx, c, l.scope, slices.Sorted(maps.Keys(unknown)))
 		}
-		if err == nil && i == 0 {
+		if err == nil && i == 0 && !l.scope.NamesOnly {
 			err = addIndexes(ctx, c, found)
 		}
 		for _, coll := range found {
@@ -212,6 +223,9 @@ func (l *lister) snapshot(ctx context.Context, at mongo.OpTime) (snap Snapshot, 
 	}
 	for _, held := range l.known[1:] {
 		snap.Others = append(snap.Others, slices.Collect(maps.Values(held)))
+	}
+	if l.scope.NamesOnly {
+		return snap, nil
 	}
 	return snap, estimate(ctx, l.servers[0], snap.Collections)
 }

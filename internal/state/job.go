@@ -97,6 +97,11 @@ type Job struct {
 	// after all writes of the job.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
+	// NoWayBack says why finalize could not store the way back, "" if it could.
+	NoWayBack string `bson:"noWayBack,omitempty"`
+	// Reverses is the job that this one leads back, and Returns the rules of that job; "" for none.
+	Reverses string `bson:"reverses,omitempty"`
+	Returns  string `bson:"returns,omitempty"`
 	// Ended is the mode in which the job was finalized; "" for jobs that older versions finalized.
 	Ended Mode `bson:"ended"`
 }

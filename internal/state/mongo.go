@@ -433,7 +433,7 @@ func (s *Mongo) Clear(ctx context.Context) error {
 	return err
 }
 
-func cleared() []string { return []string{"slices", "collections", "skipped"} }
+func cleared() []string { return []string{"slices", "collections", "skipped", waysBack} }
 
 func all[T any](ctx context.Context, s *Mongo, coll string) ([]T, error) {
 	return mongo.ReadAll[T](ctx, "load %s of job %s", coll, s.o.Job)(

@@ -135,6 +135,9 @@ type Catalog interface {
 	// of the change remains, which is then reapplied. It removes names last, so that the change
 	// still finds them.
 	NoteNames(ctx context.Context, change schema.NameChange) error
+	// SaveWayBack stores where a job that leads back begins, and returns once that is durable. It is
+	// called before the job is stored as finalized, and replaces an earlier one.
+	SaveWayBack(ctx context.Context, w WayBack) error
 }
 
 // Skipped keeps the updates that were skipped because their document was missing.

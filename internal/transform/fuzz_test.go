@@ -23,7 +23,7 @@ func FuzzRename(f *testing.F) {
 			}
 			return
 		}
-		from, to, err := splitRename(text)
+		from, to, err := SplitRename(text)
 		if err != nil || !utf8.ValidString(from+to) || !utf8.ValidString(text) {
 			t.Fatalf("%q: %q to %q, %v", text, from, to, err)
 		}

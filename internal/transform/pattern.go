@@ -68,7 +68,7 @@ type explained struct{ error }
 func compileRules[T any](kind, example string, texts []string,
 	parse func(value string) (T, string, error)) (out rules[T], err error) {
 	for _, text := range texts {
-		name, value, found := cutUnescaped(text, '=')
+		name, value, found := CutRule(text)
 		var r rule[T]
 		if !found {
 			err = errors.New("the = after the pattern is missing")
@@ -89,6 +89,9 @@ func compileRules[T any](kind, example string, texts []string,
 	}
 	return out, nil
 }
+
+// CutRule cuts a rule at the first = without a backslash before it.
+func CutRule(text string) (before, after string, found bool) { return cutUnescaped(text, '=') }
 
 // cutUnescaped cuts at the first separator without a backslash before it.
 func cutUnescaped(text string, separator byte) (before, after string, found bool) {

@@ -16,7 +16,7 @@ const (
 )
 
 func (s *Set) addRename(text string) error {
-	from, to, err := splitRename(text)
+	from, to, err := SplitRename(text)
 	if err != nil {
 		return fmt.Errorf("rename %q: %w; write db=db2 or db.coll=db2.coll2", text, err)
 	}
@@ -31,7 +31,8 @@ func (s *Set) addRename(text string) error {
 	return nil
 }
 
-func splitRename(text string) (from, to string, err error) {
+// SplitRename reads "from=to". An error says what is wrong with it.
+func SplitRename(text string) (from, to string, err error) {
 	sides, err := unescapeSides(text)
 	if err != nil {
 		return "", "", err

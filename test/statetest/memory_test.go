@@ -417,6 +417,8 @@ func (m *memory) NoteNames(_ context.Context, change schema.NameChange) error {
 	return nil
 }
 
+func (m *memory) SaveWayBack(context.Context, state.WayBack) error { return nil }
+
 func (m *memory) SaveSkipped(_ context.Context, docs []stream.Place) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()

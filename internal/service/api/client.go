@@ -72,6 +72,12 @@ func (c *Client) Create(ctx context.Context, n NewJob) (j Job, made bool, err er
 	return j, code == http.StatusCreated, err
 }
 
+// Reverse makes a job that leads a finalized one back, or checks it.
+func (c *Client) Reverse(ctx context.Context, of string, ask operate.Reverse) (r Reversal, err error) {
+	_, err = c.call(ctx, http.MethodPost, strings.Replace(PathReverse, "{name}", url.PathEscape(of), 1), ask, &r)
+	return r, err
+}
+
 // Jobs returns the jobs by name, filtered by state and search unless they are "".
 func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, error) {
 	all := []Summary{}

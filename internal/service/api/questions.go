@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // Ids have slashes, so they are in the query.
@@ -188,11 +189,16 @@ func drafting[T drafted](do func(*call, service.Definition, T) (any, error), for
 		if err != nil {
 			return nil, err
 		}
-		rc := http.NewResponseController(c.w)
-		_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
-		_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
+		c.extend()
 		return do(c, of, body)
 	}, false, form)
+}
+
+// extend gives a worker draftTime to reply.
+func (c *call) extend() {
+	rc := http.NewResponseController(c.w)
+	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
+	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
 }
 
 func (d desk) inspect(c *call, of service.Definition, body InspectDraft) (any, error) {
@@ -214,4 +220,30 @@ func (d desk) sample(c *call, of service.Definition, body SampleDraft) (any, err
 	}
 	return d.SampleDraft(c.Context(), c.caller, of,
 		service.SampleAsk{NS: body.NS, Docs: cmp.Or(body.Documents, draftSample)})
+}
+
+// Reversal is a job that leads another one back. Job is null of a dry run.
+type Reversal struct {
+	operate.Reversal
+	Job *Job `json:"job"`
+}
+
+func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
+	if _, err := c.query(); err != nil {
+		return nil, err
+	}
+	c.extend()
+	r, made, err := d.Reverse(c.Context(), c.caller, c.PathValue("name"), ask)
+	if err != nil {
+		return nil, err
+	}
+	out := Reversal{Reversal: *r}
+	if r.Job != nil {
+		out.Job = new(JobOf(r.Job))
+	}
+	if made {
+		c.code = http.StatusCreated
+		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(r.Name))
+	}
+	return out, nil
 }

@@ -35,6 +35,7 @@ const (
 	PathResume   = PathJob + "/resume"
 	PathFinalize = PathJob + "/finalize"
 	PathLimits   = PathJob + "/limits"
+	PathReverse  = PathJob + "/reverse"
 	PathWorkers  = Prefix + "/workers"
 	PathAudit    = Prefix + "/audit"
 	PathEvents   = Prefix + "/events"
@@ -72,6 +73,8 @@ func (a *API) jobRoutes() []route {
 		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe, 0},
 		{http.MethodPost, PathJobs, service.Admin, a.jobs.create, 0},
 		{http.MethodDelete, PathJob, service.Admin, a.jobs.remove, 0},
+		{http.MethodPost, PathReverse, service.Admin, taking(d.reverse, false,
+			`{"name": "shop-back", "acceptLoss": [], "dryRun": true}, each of them optional`), draftTime},
 
 		{http.MethodGet, PathWorkers, service.Viewer, d.workers, 0},
 		{http.MethodPost, PathDrain, service.Admin, asking(d.drain), 0},

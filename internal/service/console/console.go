@@ -87,6 +87,8 @@ func New(o Options) http.Handler {
 		"GET /jobs/{name}":                           c.job,
 		"GET /jobs/{name}/{sure}":                    c.sure,
 		"POST /jobs/{name}/{act}":                    c.act,
+		"GET /jobs/{name}/reverse":                   c.reverse,
+		"POST /jobs/{name}/reverse":                  c.makeReversed,
 		"GET /jobs/{name}/verification":              c.verifications,
 		"POST /jobs/{name}/verification":             c.verify,
 		"POST /jobs/{name}/verify-schedule":          c.verifySchedule,
