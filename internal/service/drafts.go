@@ -76,12 +76,15 @@ type DraftPlan struct {
 	// Ready says that no check has failed.
 	Ready bool `json:"ready"`
 	// Resumes says that the target has a checkpoint of such a job, Finalized that it is done.
-	Resumes     bool         `json:"resumes"`
-	Finalized   bool         `json:"finalized"`
-	Collections int          `json:"collections"`
-	Documents   int64        `json:"documents"`
-	Bytes       int64        `json:"bytes"`
-	Checks      []DraftCheck `json:"checks"`
+	Resumes     bool  `json:"resumes"`
+	Finalized   bool  `json:"finalized"`
+	Collections int   `json:"collections"`
+	Documents   int64 `json:"documents"`
+	Bytes       int64 `json:"bytes"`
+	// Existing has the first of these collections that the target has already, ExistingTotal is their number.
+	Existing      []string     `json:"existing,omitempty"`
+	ExistingTotal int          `json:"existingTotal,omitempty"`
+	Checks        []DraftCheck `json:"checks"`
 }
 
 // DraftCheck is a check of a plan.

@@ -41,6 +41,8 @@ type Report struct {
 	// Error and Hint say why it failed, and what to do.
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
+	// Wrote is set once a run of the definition may have written to the target.
+	Wrote bool `json:"wrote,omitempty"`
 	// Unmet says why a wish could not be met, "" where all are.
 	Unmet string `json:"unmet,omitempty"`
 }
@@ -75,6 +77,12 @@ func (j *Job) Status() *job.Status {
 		return r.Status
 	}
 	return nil
+}
+
+// Untouched reports that the job failed before any of its runs could write to the target.
+func (j *Job) Untouched() bool {
+	r := j.Known()
+	return r != nil && j.State() == Failed && !r.Wrote && r.Status == nil
 }
 
 // Live reports that the status is of now: somebody runs the job, and has reported it.
