@@ -137,6 +137,12 @@ func (r *rig) furnish() {
 		UID: "u-warehouse-of-the-north.migration-of-the-archive", Run: "r1", Worker: longWorker, State: service.Failed,
 		Error: longError, Hint: "begin anew with --restart and --on-existing drop", At: time.Now(),
 		Checks: []precheck.Check{{Name: "privileges", Level: precheck.Fail, Message: longError, Hint: "grant the role restore"}}})
+	for _, name := range []string{"ada-lovelace@example.com", "otto"} {
+		if _, err := r.options.Desk.Pause(r.t.Context(), &service.Caller{Name: name, Role: service.Operator,
+			From: "2001:db8:85a3::8a2e:370:7334"}, "shop.a"); err != nil {
+			r.t.Fatal(err)
+		}
+	}
 	now := time.Now()
 	for i, kind := range service.AlertKinds() {
 		a := &service.Alert{ID: fmt.Sprint(i), Kind: kind, Job: "warehouse-of-the-north.migration-of-the-archive",

@@ -23,9 +23,11 @@ addEventListener("DOMContentLoaded", () => {
   const dashes = [[], [5, 3], [2, 3], [8, 3, 2, 3], [12, 4], [1, 2], [6, 2, 2, 2], [3, 6]];
   const height = 170, drawn = new Map();
 
+  const at = t => new Date(t * 1000).toISOString().replace("T", " "), long = data => data.to - data.from > 172800;
+
   // rows are the values of a chart, and its series as uPlot has them.
   const rows = (data, colour) => {
-    const text = units[data.unit], values = [data.at], series = [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }];
+    const text = units[data.unit], values = [data.at], series = [{ label: "UTC", value: (_, t) => t == null ? "–" : long(data) ? at(t).slice(5, 16) : at(t).slice(11, 19) }];
     const bands = [];
     data.series.forEach((s, i) => {
       const stroke = colour(colours[i % colours.length]);
@@ -52,13 +54,12 @@ addEventListener("DOMContentLoaded", () => {
     const box = figure.querySelector(".plot"), one = { key, text: figure.dataset.chart, data };
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--pico-muted-border-color"), width: 1 },
       ticks: { stroke: colour("--pico-muted-border-color"), width: 1 }, font: "11px system-ui, sans-serif" };
-    const at = t => new Date(t * 1000).toISOString();
     one.plot = new uPlot({
       width: box.clientWidth, height, series, bands, tzDate: t => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
-      cursor: { sync: { key: "job" }, drag: { x: false, y: false } },
-      scales: { x: { range: () => [one.data.from, one.data.to] }, y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } },
+      cursor: { sync: { key: "job" }, y: false, drag: { x: false, y: false } },
+      scales: { x: { range: () => [one.data.from, one.data.to] }, y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 10] } },
       axes: [
-        { ...axis, space: 60, values: (_, list) => list.map(t => one.data.to - one.data.from > 172800 ? at(t).slice(5, 10) : at(t).slice(11, 16)) },
+        { ...axis, space: 60, values: (_, list) => list.map(t => long(one.data) ? at(t).slice(5, 10) : at(t).slice(11, 16)) },
         { ...axis, size: 66, values: (_, list) => list.map(v => whole(units[data.unit](v))), ...(data.unit === "seconds" && { incrs: times }) },
       ],
     }, values, box);

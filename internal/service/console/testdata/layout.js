@@ -32,7 +32,7 @@
       if (word[0].length <= most && boxes.some(b => Math.abs(b.top - boxes[0].top) > b.height / 2)) {
         faults.push(`broken: ${word[0]} in ${where(e)}`);
       }
-      if (boxes.some(b => b.right > innerWidth + 1 || b.left < -1)) faults.push(`outside: ${word[0]} in ${where(e)}`);
+      if (!e.closest(".wide") && boxes.some(b => b.right > innerWidth + 1 || b.left < -1)) faults.push(`outside: ${word[0]} in ${where(e)}`);
     }
     if (e.closest("textarea")) continue;
     const a = light(numbers(getComputedStyle(e).color)), b = light(paper(e));
