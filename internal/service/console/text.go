@@ -23,9 +23,12 @@ func foreign(text string) template.HTML {
 		r, n := utf8.DecodeRuneInString(text)
 		b.WriteString(marked(text[:n], ""))
 		text = text[n:]
-		if length++; unicode.IsSpace(r) || r == '-' { // lines break there anyway
+		length++
+		sign := length >= maxWord/2 && strings.ContainsRune("./_:,;=&?@|", r)
+		switch {
+		case r == ' ' || r == '-': // lines break there anyway
 			length = 0
-		} else if text != "" && (length >= maxWord || length >= maxWord/2 && strings.ContainsRune("./_:,;=&?@|", r)) {
+		case text != "" && (sign || length >= maxWord || !unicode.IsGraphic(r)):
 			b.WriteString("<wbr>")
 			length = 0
 		}

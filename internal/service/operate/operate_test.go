@@ -265,8 +265,6 @@ func TestWishes(t *testing.T) {
 	if err != nil || j.Definition.Wish.Try != 1 {
 		t.Errorf("a job that has failed is not tried again: %v %+v", err, j)
 	}
-	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
-	refusedAs(t, err, Conflict, "its settings stay")
 	r.stands(d, service.Report{State: service.Failed, Error: "broken", Try: 1})
 	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\nsauce: x\n"})
 	refusedAs(t, err, Invalid, "sauce")
