@@ -90,10 +90,12 @@ func TestEdit(t *testing.T) {
 	if code, page := b.send("/new/draft", form); code != http.StatusOK || !strings.Contains(page, "waiting") {
 		t.Fatalf("%d %s", code, page)
 	}
-	if d := r.view.Job("shop.f").Definition; !strings.Contains(d.Settings, "env:C") || d.Wish.Try != 1 || d.UID != "u-shop.f" {
+	if d := r.view.Job("shop.f").Definition; !strings.Contains(d.Settings, "env:C") || d.Wish.Try != 1 ||
+		d.UID != "u-shop.f" {
 		t.Errorf("%+v", d)
 	}
-	r.tell("shop.f", &service.Report{UID: "u-shop.f", Run: "r2", Try: 1, State: service.Failed, Wrote: true, At: time.Now()})
+	r.tell("shop.f", &service.Report{UID: "u-shop.f", Run: "r2", Try: 1, State: service.Failed, Wrote: true,
+		At: time.Now()})
 	for name, form := range map[string]url.Values{"/new/draft": form,
 		"/new": {"edit": {"1"}, "name": {"shop.a"}, "settings": {"source: env:X\ntarget: env:Y\n"}}} {
 		if code, page := b.act(name, form); code != http.StatusConflict || !strings.Contains(page, "its settings stay") {
@@ -154,8 +156,8 @@ func TestAuditFilter(t *testing.T) {
 	op.act("/jobs/shop.b/pause", nil)
 	admin.act("/jobs/shop.a/resume", nil)
 	later := url.QueryEscape(time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04"))
-	for query, rows := range map[string]int{"": 3, "who=OTTO": 2, "who=otto&job=shop.b": 1, "what=resume": 1, "what=none": 0,
-		"from=" + later: 0, "to=" + later: 3} {
+	for query, rows := range map[string]int{"": 3, "who=OTTO": 2, "who=otto&job=shop.b": 1, "what=resume": 1,
+		"what=none": 0, "from=" + later: 0, "to=" + later: 3} {
 		_, page := admin.get("/audit?" + query)
 		if got := strings.Count(page, `scope="row"`); got != rows {
 			t.Errorf("%s: %d rows, want %d", query, got, rows)

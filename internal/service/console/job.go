@@ -255,7 +255,8 @@ func shardRows(s *job.Status) (list []shardRow) {
 	for _, one := range s.Shards {
 		list = append(list, shardRow{one.Shard, format.Count(float64(one.Docs)), format.Count(float64(one.Changes)),
 			few(one.DocsRate + one.ChangesRate),
-			perSecond().text(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds), format.Seconds(one.WindowSeconds),
+			perSecond().text(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds),
+			format.Seconds(one.WindowSeconds),
 			one.At})
 	}
 	return list

@@ -74,8 +74,8 @@ const (
 // draftAnswers has a worker answer all questions about drafts and dead letters, with long names.
 func (r *rig) draftAnswers() {
 	r.t.Helper()
-	if err := r.hub.Workers.Present(r.t.Context(), &service.Worker{Name: longWorker, Host: "db-host-7.example.com", PID: 4711,
-		Version: "1.2.3", Labels: map[string]string{"datacenter": "east"}, Jobs: []string{"shop.a"}, StartedAt: time.Now(),
+	if err := r.hub.Workers.Present(r.t.Context(), &service.Worker{Name: longWorker, Host: "db-host-7.example.com",
+		PID: 4711, Version: "1.2.3", Labels: map[string]string{"datacenter": "east"}, Jobs: []string{"shop.a"}, StartedAt: time.Now(),
 		At: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
@@ -126,9 +126,10 @@ func (r *rig) furnish() {
 	r.t.Helper()
 	r.draftAnswers()
 	st := splitStatus("shard-0000-of-the-east", "shard-0001", "shard-0002")
-	st.Copy.Collections = append(st.Copy.Collections, job.CollectionStatus{Source: longNS, Target: longNS, Docs: 48_000_000,
-		DocsTotal: 48_000_000, Bytes: 52e9, Done: true})
-	st.Source, st.Target = "mongodb://mongo-1.example.com,mongo-2.example.com/?replicaSet=rs0", "mongodb://router.example.com/"
+	st.Copy.Collections = append(st.Copy.Collections, job.CollectionStatus{Source: longNS, Target: longNS,
+		Docs: 48_000_000, DocsTotal: 48_000_000, Bytes: 52e9, Done: true})
+	st.Source = "mongodb://mongo-1.example.com,mongo-2.example.com/?replicaSet=rs0"
+	st.Target = "mongodb://router.example.com/"
 	r.running("shop.a", st)
 	r.split("u-shop.a", "shard-0000-of-the-east", "shard-0001", "shard-0002")
 	r.past("u-shop.a")
@@ -136,7 +137,8 @@ func (r *rig) furnish() {
 	r.tell("warehouse-of-the-north.migration-of-the-archive", &service.Report{
 		UID: "u-warehouse-of-the-north.migration-of-the-archive", Run: "r1", Worker: longWorker, State: service.Failed,
 		Error: longError, Hint: "begin anew with --restart and --on-existing drop", At: time.Now(),
-		Checks: []precheck.Check{{Name: "privileges", Level: precheck.Fail, Message: longError, Hint: "grant the role restore"}}})
+		Checks: []precheck.Check{{Name: "privileges", Level: precheck.Fail, Message: longError,
+			Hint: "grant the role restore"}}})
 	for _, name := range []string{"ada-lovelace@example.com", "otto"} {
 		if _, err := r.options.Desk.Pause(r.t.Context(), &service.Caller{Name: name, Role: service.Operator,
 			From: "2001:db8:85a3::8a2e:370:7334"}, "shop.a"); err != nil {
@@ -151,8 +153,8 @@ func (r *rig) furnish() {
 			r.t.Fatal(err)
 		}
 	}
-	if err := r.hub.Alerts.KeepPast(r.t.Context(), r.view, &service.Alert{ID: "past", Kind: service.AlertWindow, Job: "shop.a",
-		Text: longError, FiredAt: now, ResolvedAt: &now, Ending: "the oplog grew"}); err != nil {
+	if err := r.hub.Alerts.KeepPast(r.t.Context(), r.view, &service.Alert{ID: "past", Kind: service.AlertWindow,
+		Job: "shop.a", Text: longError, FiredAt: now, ResolvedAt: &now, Ending: "the oplog grew"}); err != nil {
 		r.t.Fatal(err)
 	}
 }

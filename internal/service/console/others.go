@@ -178,7 +178,8 @@ func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error 
 		err = said{http.StatusBadRequest, "the position in the audit trail is not valid", "open the page again"}
 	}
 	if err == nil && f.Job != "" && service.CheckName(f.Job) != nil {
-		err = said{http.StatusUnprocessableEntity, fmt.Sprintf("%.100q is not a name of a job", f.Job), "give the complete name"}
+		err = said{http.StatusUnprocessableEntity, fmt.Sprintf("%.100q is not a name of a job", f.Job),
+			"give the complete name"}
 	}
 	if err == nil {
 		var next uint64

@@ -36,7 +36,8 @@ func newPages(log *slog.Logger) *pages {
 		panic(err) // the pattern is one of ours
 	}
 	assets := stamp()
-	funcs := template.FuncMap{"foreign": foreign, "advice": advice, "lines": lines, "short": short, "coded": coded, "moment": moment,
+	funcs := template.FuncMap{"foreign": foreign, "advice": advice, "lines": lines, "short": short,
+		"coded": coded, "moment": moment,
 		"stamp": func() string { return assets }}
 	for _, n := range names {
 		name := strings.TrimSuffix(strings.TrimPrefix(n, "pages/"), ".html")
