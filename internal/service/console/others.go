@@ -90,19 +90,19 @@ func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error
 		page.More = len(page.Past) > maxPast
 		page.Past = page.Past[:min(len(page.Past), maxPast)]
 	}
-	return c.showFiltered(w, r, v, "alerts", "Alerts", page, err)
+	show := c.page(v, "alerts", "Alerts", page)
+	if err == nil {
+		show.Live = r.URL.RequestURI()
+	}
+	return c.say(w, "alerts", show, c.outcome(err))
 }
 
-// showFiltered shows a page with its filter, also where the filter is refused.
-func (c *console) showFiltered(w http.ResponseWriter, r *http.Request, v *visit, page, title string, data any,
-	err error) error {
-	f, what := c.page(v, page, title, data), fine()
-	if err != nil {
-		what = c.refusal(err)
-	} else if page == "alerts" {
-		f.Live = r.URL.RequestURI()
+// outcome is the message above a page for an error, none for nil.
+func (c *console) outcome(err error) said {
+	if err == nil {
+		return fine()
 	}
-	return c.say(w, page, f, what)
+	return c.refusal(err)
 }
 
 // create is the form of settings as text.
@@ -188,7 +188,7 @@ func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error 
 			t.Older = "/audit?" + q.Encode()
 		}
 	}
-	return c.showFiltered(w, r, v, "audit", "Audit trail", t, err)
+	return c.say(w, "audit", c.page(v, "audit", "Audit trail", t), c.outcome(err))
 }
 
 // entries returns those of the audit trail that a filter chooses, and where the next page begins, 0 at the end.
