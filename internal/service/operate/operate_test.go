@@ -268,7 +268,8 @@ func TestWishes(t *testing.T) {
 	r.stands(d, service.Report{State: service.Failed, Error: "broken", Try: 1})
 	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\nsauce: x\n"})
 	refusedAs(t, err, Invalid, "sauce")
-	j, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
+	j, err = r.Edit(ctx, caller(service.Admin),
+		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
 	if err != nil || j.Definition.Wish.Try != 2 || !strings.Contains(r.View.Job("shop").Definition.Settings, "A2") {
 		t.Errorf("%v %+v", err, j)
 	}

@@ -242,8 +242,8 @@ func TestFailed(t *testing.T) {
 	b.until("unknown", "the second refusal", func(j *service.Job) bool {
 		return j.State() == service.Failed && j.Report.Try == 1
 	})
-	edited := service.Definition{Name: "unknown", Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [other.*]\n" +
-		"allow-missing: true\n"}
+	edited := service.Definition{Name: "unknown",
+		Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [other.*]\nallow-missing: true\n"}
 	_, err = b.desk.Edit(t.Context(), b.admin, edited)
 	b.ok(err)
 	b.until("unknown", "following", following)
