@@ -75,8 +75,8 @@ const (
 func (r *rig) draftAnswers() {
 	r.t.Helper()
 	if err := r.hub.Workers.Present(r.t.Context(), &service.Worker{Name: longWorker, Host: "db-host-7.example.com",
-		PID: 4711, Version: "1.2.3", Labels: map[string]string{"datacenter": "east"}, Jobs: []string{"shop.a"}, StartedAt: time.Now(),
-		At: time.Now()}); err != nil {
+		PID: 4711, Version: "1.2.3", Labels: map[string]string{"datacenter": "east"}, Jobs: []string{"shop.a"},
+		StartedAt: time.Now(), At: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	side := service.Side{Kind: "replica set", Version: "7.0.14", FCV: "7.0", Set: "rs0",

@@ -98,7 +98,8 @@ func checkSettings(name, settings string) error {
 			service.MaxSettings)
 	}
 	if _, problems := config.CheckDefinition(name, settings); len(problems) > 0 {
-		e := refuse(Invalid, "see docs/reference/configuration.md for the settings", "the settings of job %q cannot be used", name)
+		e := refuse(Invalid, "see docs/reference/configuration.md for the settings",
+			"the settings of job %q cannot be used", name)
 		e.Problems = problems
 		return e
 	}

@@ -274,7 +274,8 @@ func TestWishes(t *testing.T) {
 		t.Errorf("%v %+v", err, j)
 	}
 	r.stands(d, service.Report{State: service.Failed, Try: 2, Wrote: true})
-	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:B\n"})
+	_, err = r.Edit(ctx, caller(service.Admin),
+		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:B\n"})
 	refusedAs(t, err, Conflict, "its settings stay")
 	if _, err := r.Remove(ctx, caller(service.Admin), "shop"); err != nil || !r.View.Job("shop").Definition.Wish.Removed {
 		t.Errorf("%v", err)
