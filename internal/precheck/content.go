@@ -94,6 +94,7 @@ func (p content) existing(context.Context) error {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(have))
+	p.plan.Existing = names
 	list := some(names, ", ")
 	switch p.onExisting() {
 	case state.ExistingDrop:

@@ -35,6 +35,8 @@ type Plan struct {
 	Rules []transform.Effect `json:"rules,omitempty"`
 	// LeftOut are namespaces and options that the rules choose and the job cannot copy.
 	LeftOut []string `json:"leftOut,omitempty"`
+	// Existing are the collections of the plan that the target has already.
+	Existing []string `json:"existing,omitempty"`
 	// Users are the users and roles that the job copies: "role shop.reader", "user shop.ada".
 	Users  []string `json:"users,omitempty"`
 	Checks List     `json:"checks"`

@@ -76,12 +76,15 @@ type DraftPlan struct {
 	// Ready means that no check failed.
 	Ready bool `json:"ready"`
 	// Resumes means that the target has a checkpoint of the job; Finalized that the job is done.
-	Resumes     bool         `json:"resumes"`
-	Finalized   bool         `json:"finalized"`
-	Collections int          `json:"collections"`
-	Documents   int64        `json:"documents"`
-	Bytes       int64        `json:"bytes"`
-	Checks      []DraftCheck `json:"checks"`
+	Resumes     bool  `json:"resumes"`
+	Finalized   bool  `json:"finalized"`
+	Collections int   `json:"collections"`
+	Documents   int64 `json:"documents"`
+	Bytes       int64 `json:"bytes"`
+	// Existing are the first of these collections that the target has already, ExistingTotal is their number.
+	Existing      []string     `json:"existing,omitempty"`
+	ExistingTotal int          `json:"existingTotal,omitempty"`
+	Checks        []DraftCheck `json:"checks"`
 }
 
 // DraftCheck is a check of a plan.

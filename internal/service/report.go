@@ -40,6 +40,8 @@ type Report struct {
 	Checks []precheck.Check `json:"checks,omitempty"`
 	Error  string           `json:"error,omitempty"`
 	Hint   string           `json:"hint,omitempty"`
+	// Wrote is set once a run of the definition may have written to the target.
+	Wrote bool `json:"wrote,omitempty"`
 	// Unmet says why a requested change failed, "" if none did.
 	Unmet string `json:"unmet,omitempty"`
 }
@@ -74,6 +76,12 @@ func (j *Job) Status() *job.Status {
 		return r.Status
 	}
 	return nil
+}
+
+// Untouched reports that the job failed before any of its runs could write to the target.
+func (j *Job) Untouched() bool {
+	r := j.Known()
+	return r != nil && j.State() == Failed && !r.Wrote && r.Status == nil
 }
 
 // Live reports whether the status comes from the present run.

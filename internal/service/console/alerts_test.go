@@ -34,11 +34,18 @@ func TestAlerts(t *testing.T) {
 		<-changed
 	}
 	_, page = r.browser("t-view").get("/alerts")
-	want(t, page, "1 now", "1 before", `<a href="/jobs/shop.a">`,
+	want(t, page, "1 now", "1 past", `<a href="/jobs/shop.a">`,
 		`behind &lt;script&gt;<mark>\u001b</mark><mark>\u202e</mark>`, "Remedy: <bdi>do &lt;i&gt;this",
 		"Over: <bdi>it &lt;b&gt;grew")
 	if strings.Contains(page, "other") || strings.ContainsAny(page, "\x1b\u202e") {
 		t.Error("another's job, or a hostile text, is on the page")
+	}
+	for query, n := range map[string][2]int{"job=SHOP": {1, 1}, "what=failed": {1, 0}, "to=2020-01-01T00:00": {0, 0}} {
+		_, page = r.browser("t-op").get("/alerts?" + query)
+		present, past, _ := strings.Cut(page, `id="past"`)
+		if got := [2]int{strings.Count(present, "data-alert"), strings.Count(past, "data-alert")}; got != n {
+			t.Errorf("%s: %v alerts, want %v", query, got, n)
+		}
 	}
 	if _, page = r.browser("t-op").get("/alerts"); !strings.Contains(page, "2 now") {
 		t.Error("who sees all jobs does not see all alerts")

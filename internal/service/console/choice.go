@@ -10,23 +10,21 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// choice is which collections a new job has, and under which names.
+// choice selects and renames the collections of a new job.
 type choice struct {
-	// Some says that only what Include names is kept, also where it names nothing; else
-	// all that Exclude does not name.
+	// Some keeps only what Include matches, also if it is empty. Otherwise all is kept but for Exclude.
 	Some                     bool
 	Include, Exclude, Rename []string
 }
 
-// later is a collection that no database has: what is kept of it is kept of those that
-// are made later.
+// later is a name that no collection has. It stands for collections that are made later.
 const later = "millrace-made-later"
 
 func (c *choice) rules() (*transform.Set, error) {
 	return transform.New(transform.Config{Include: c.Include, Exclude: c.Exclude, Rename: c.Rename})
 }
 
-// look says of collections whether they are chosen, and their names on the target.
+// look returns a function that reports whether a collection is chosen, and its name on the target.
 func (c *choice) look() func(ns string) (kept bool, target string) {
 	s, err := c.rules()
 	return func(ns string) (bool, string) {
@@ -43,13 +41,13 @@ func (c *choice) kept(ns string) bool {
 	return kept
 }
 
-// target is the name of a collection on the target.
+// target returns the name of a collection on the target.
 func (c *choice) target(ns string) string {
 	_, to := c.look()(ns)
 	return to
 }
 
-// toggle chooses a collection or leaves it out.
+// toggle chooses a collection, or leaves it out.
 func (c *choice) toggle(ns string, on bool) error {
 	exact := transform.Literal(ns)
 	if !on {
@@ -68,7 +66,7 @@ func (c *choice) toggle(ns string, on bool) error {
 	return nil
 }
 
-// toggleDB chooses all of a database, also what is made later, or leaves it out.
+// toggleDB chooses a database with its later collections, or leaves it out.
 func (c *choice) toggleDB(db string, on bool) error {
 	all, probe := transform.Literal(db)+".*", db+"."+later
 	mine := func(pattern string) bool {
@@ -108,8 +106,8 @@ func wild(pattern string) bool {
 	return false
 }
 
-// rename gives a collection, or a database, which has no dot, another name on the
-// target; "" takes that back. The new name of a collection may leave out the database.
+// rename renames a collection, or a database, which has no dot, on the target. "" undoes that. The new name of a
+// collection may leave out the database.
 func (c *choice) rename(from, to string) error {
 	exact := transform.Literal(from)
 	was := c.Rename
@@ -132,7 +130,7 @@ func (c *choice) rename(from, to string) error {
 	return nil
 }
 
-// add adds patterns as a person writes them.
+// add adds patterns.
 func (c *choice) add(include, exclude string) error {
 	if include = strings.TrimSpace(include); include != "" {
 		if _, err := transform.New(transform.Config{Include: []string{include}}); err != nil {

@@ -29,22 +29,21 @@ const (
 		"'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
-// Options shape a console.
+// Options configure a console.
 type Options struct {
 	Desk *operate.Desk
-	// Login says who has a token.
+	// Login returns who has a token.
 	Login func(token string) (*service.Caller, bool)
-	// Enter is Login for somebody who comes from an address; it counts wrong tokens, and
-	// says why nobody may enter.
+	// Enter is Login for a client's address. It counts wrong tokens; its error says why the login is refused.
 	Enter func(token, from string) (*service.Caller, error)
-	// Provider is where people may log in elsewhere; nil is nowhere.
+	// Provider lets people log in without a token; nil for none.
 	Provider Provider
 	Log      *slog.Logger
-	// Secure says that clients come by TLS alone.
+	// Secure says that all clients use TLS.
 	Secure bool
-	// Loopback says that only this machine reaches the server; other names are refused.
+	// Loopback says that only this machine reaches the server. Other names are refused.
 	Loopback bool
-	// Now is time.Now, another one in tests.
+	// Now is time.Now if nil.
 	Now func() time.Time
 }
 
@@ -55,8 +54,7 @@ type console struct {
 	logins *logins
 }
 
-// New makes the handler of the console. It serves /, /login, /logout, /jobs, /new,
-// /workers, /alerts, /audit and /assets/.
+// New returns the handler of the console: /, /login, /logout, /jobs, /new, /workers, /alerts, /audit and /assets/.
 func New(o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -109,7 +107,7 @@ func New(o Options) http.Handler {
 		"GET /audit":                                 c.audit,
 		"POST /logout":                               l.logout,
 		"/": func(http.ResponseWriter, *http.Request, *visit) error {
-			return said{http.StatusNotFound, "there is no such page", ""}
+			return said{http.StatusNotFound, "there is no such page", "see the list of jobs"}
 		},
 	} {
 		mux.HandleFunc(at, c.with(serve))
@@ -122,8 +120,8 @@ func New(o Options) http.Handler {
 	return c.guard(origin.Handler(mux))
 }
 
-// guard sets what is true of all answers, and refuses a loopback server's foreign names:
-// a page whose name was made to point here would pass as this machine.
+// guard sets the headers of all answers. It refuses other names of a loopback server: a page whose name was made to
+// point here would count as this machine.
 func (c *console) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -144,17 +142,16 @@ func (c *console) guard(next http.Handler) http.Handler {
 	})
 }
 
-// visit is a request of somebody who is logged in.
+// visit is a request with a session.
 type visit struct {
 	who     *service.Caller
 	session *session
 }
 
-// handler serves a request of somebody who is logged in. An error is the page that is shown.
+// handler serves a request with a session. Its error is shown as a page.
 type handler func(http.ResponseWriter, *http.Request, *visit) error
 
-// with has a request served for who is logged in; others come to the login. A form has
-// to carry the session's word.
+// with serves requests with a session, and leads others to the login. A form must carry the token of its session.
 func (c *console) with(serve handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := c.logins.visitor(r)
@@ -172,10 +169,10 @@ func (c *console) with(serve handler) http.HandlerFunc {
 	}
 }
 
-// ready says why a request cannot be served.
+// ready returns why a request cannot be served.
 func (c *console) ready(r *http.Request, v *visit) error {
 	if v == nil {
-		return said{http.StatusUnauthorized, "you are not logged in any more", "log in, and do it again"}
+		return said{http.StatusUnauthorized, "the session has ended", "log in, and try again"}
 	}
 	select {
 	case <-c.Desk.View.Loaded():
@@ -190,12 +187,12 @@ func (c *console) ready(r *http.Request, v *visit) error {
 			fmt.Sprintf("settings have up to %d bytes", service.MaxSettings)}
 	}
 	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("form")), []byte(v.session.form)) != 1 {
-		return said{http.StatusForbidden, "the form is not of this session", "open the page again, and send it from there"}
+		return said{http.StatusForbidden, "the form is not from this session", "open the page again, and send it from there"}
 	}
 	return nil
 }
 
-// frame is what all pages show.
+// frame is common to all pages.
 type frame struct {
 	Title, Page  string
 	Who          *service.Caller
@@ -206,7 +203,7 @@ type frame struct {
 	Data         any
 }
 
-// page is the frame of a page for a visitor.
+// page returns the frame of a page.
 func (c *console) page(v *visit, page, title string, data any) frame {
 	f := frame{Title: title, Page: page, Data: data}
 	if v != nil {
@@ -224,13 +221,13 @@ func (c *console) show(w http.ResponseWriter, name string, f frame) error {
 	return nil
 }
 
-// say shows a page with what is said above it.
+// say shows a page with a message above it.
 func (c *console) say(w http.ResponseWriter, name string, f frame, what said) error {
 	c.pages.say(w, name, f, what)
 	return nil
 }
 
-// lead has the browser go on elsewhere.
+// lead redirects the browser.
 func lead(w http.ResponseWriter, r *http.Request, to string) error {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
@@ -241,7 +238,7 @@ func (c *console) fail(w http.ResponseWriter, v *visit, why said) {
 	c.pages.say(w, "error", c.page(v, "", http.StatusText(why.code), nil), why)
 }
 
-// refusal is what a page says of an error.
+// refusal returns the message for an error.
 func (c *console) refusal(err error) said {
 	if why, ok := errors.AsType[said](err); ok {
 		return why
@@ -263,7 +260,7 @@ func (c *console) refusal(err error) said {
 	return said{codes[e.Code], e.Text, e.Hint}
 }
 
-// moment is a time as pages show it.
+// moment shows a time.
 func moment(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "–"

@@ -12,11 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// maxLines bounds the lines of a chart, those of the others beside: no more can be told
-// apart.
+// maxLines bounds the lines of a chart, except for others: readers cannot distinguish more.
 const maxLines = 7
 
-// most are the names with the largest sums, and whether there are others.
+// most returns the names with the largest sums, and whether there are others.
 func most(sums map[string]int64) (keep map[string]bool, others bool) {
 	names := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
 		return cmp.Or(cmp.Compare(sums[b], sums[a]), strings.Compare(a, b))
@@ -32,16 +31,13 @@ func most(sums map[string]int64) (keep map[string]bool, others bool) {
 	return keep, others
 }
 
-// split is a chart's lines by shard or by router.
+// split has the lines of charts by shard and by router.
 type split struct {
-	points []service.Bucket // with the parts that have lines
-	shards []string
-	// routers likewise.
-	routers []string
+	points          []service.Bucket // with the parts that have lines
+	shards, routers []string
 }
 
-// splitOf finds which shards and routers have lines: those that did the most, and the shard
-// that was the furthest behind.
+// splitOf selects the shards and routers that did the most, and the shard that was the furthest behind.
 func splitOf(points []service.Bucket) *split {
 	shards, routers := map[string]int64{}, map[string]int64{}
 	last, lag := "", 0.0
@@ -103,14 +99,14 @@ func (s *split) byShard() []chart {
 		return linesOf(s.shards, func(b *service.Bucket) []service.Point { return b.Shards }, at)
 	}
 	return []chart{
-		{"shard-rate", "Documents and changes read a second, by shard", few,
-			lines(func(p *service.Point) service.Range { return both(p.Docs, p.Operations, p.Seconds) }), nil, true},
-		{"shard-bytes", "Bytes read a second, by shard", perSecond,
-			lines(func(p *service.Point) service.Range { return both(p.Bytes, p.AppliedBytes, p.Seconds) }), nil, true},
-		{"shard-lag", "How far each shard is read behind the newest change", span,
-			lines(func(p *service.Point) service.Range { return p.Lag }), spanBase, true},
-		{"shard-window", "Oplog window of each shard", span,
-			lines(func(p *service.Point) service.Range { return p.Window }), spanBase, true},
+		{"shard-rate", "Documents and changes read per second, by shard", count(),
+			lines(func(p *service.Point) service.Range { return both(p.Docs, p.Operations, p.Seconds) }), true},
+		{"shard-bytes", "Bytes read per second, by shard", perSecond(),
+			lines(func(p *service.Point) service.Range { return both(p.Bytes, p.AppliedBytes, p.Seconds) }), true},
+		{"shard-lag", "Lag of each shard behind the newest change", seconds(),
+			lines(func(p *service.Point) service.Range { return p.Lag }), true},
+		{"shard-window", "Oplog window of each shard", seconds(),
+			lines(func(p *service.Point) service.Range { return p.Window }), true},
 	}
 }
 
@@ -124,10 +120,10 @@ func (s *split) byRouter() []chart {
 			func(p *service.Point) service.Range { return both(of(p), service.Amount{}, p.Seconds) })
 	}
 	return []chart{
-		{"router-rate", "Commands sent a second, by router", few,
-			lines(func(p *service.Point) service.Amount { return p.Operations }), nil, true},
-		{"router-bytes", "Bytes sent a second, by router", perSecond,
-			lines(func(p *service.Point) service.Amount { return p.AppliedBytes }), nil, true},
+		{"router-rate", "Commands sent per second, by router", count(),
+			lines(func(p *service.Point) service.Amount { return p.Operations }), true},
+		{"router-bytes", "Bytes sent per second, by router", perSecond(),
+			lines(func(p *service.Point) service.Amount { return p.AppliedBytes }), true},
 	}
 }
 
@@ -137,8 +133,7 @@ func both(a, b service.Amount, seconds float64) service.Range {
 		Seconds: seconds}
 }
 
-// visible is a name of others with escapes in place of what is not seen, for where there
-// are no elements.
+// visible returns a foreign name with escapes for invisible characters, for use outside of elements.
 func visible(name string) string {
 	var b strings.Builder
 	for _, r := range strings.ToValidUTF8(name, "\ufffd") {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
@@ -39,12 +38,13 @@ type onePage struct {
 	Found, All            int
 	Search                string
 	Operator, Admin       bool
+	Untouched             bool // it failed before it wrote
 	Rates                 pace.Rates
 	Loads                 pace.Loads
 	Reported              time.Time
-	// Waits is what it waits for, where the row's cause does not say so.
+	// Waits is what the job waits for, if the row's cause does not say so.
 	Waits string
-	// Holding is the shard for which the others wait, nil for none.
+	// Holding is the shard that the others wait for, nil for none.
 	Holding *job.Holding
 	Shards  []shardRow
 	Routers []routerRow
@@ -64,14 +64,14 @@ func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) error {
 	}
 	f.Live = r.URL.RequestURI()
 	if done := r.URL.Query().Get("done"); done != "" {
-		f.Notice = "It is noted. The worker brings the job there."
+		f.Notice = "Saved. The worker applies it."
 	}
 	return c.show(w, "job", f)
 }
 
 func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 	p := onePage{Row: rowOf(j), Definition: j.Definition, Search: search, Operator: v.who.Role.May(service.Operator),
-		Admin: v.who.Role.May(service.Admin)}
+		Admin: v.who.Role.May(service.Admin), Untouched: j.Untouched()}
 	p.Rates, p.Loads = limits(j)
 	p.Blocked = "it does not run"
 	if r := j.Known(); r != nil {
@@ -97,7 +97,7 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 	return c.page(v, "job", j.Definition.Name, p)
 }
 
-// facts are what the terminal shows of a job, too.
+// facts are the figures that the terminal shows, too.
 func facts(s *job.Status) (list []fact) {
 	add := func(name, value string) {
 		if value != "" {
@@ -134,7 +134,7 @@ func facts(s *job.Status) (list []fact) {
 	return list
 }
 
-// collections are the first of those whose name holds what is searched for.
+// collections adds those whose names match the search, up to maxCollections.
 func (p *onePage) collections(s *job.Status) {
 	p.All = len(s.Copy.Collections)
 	for _, c := range s.Copy.Collections {
@@ -151,7 +151,7 @@ func (p *onePage) collections(s *job.Status) {
 	}
 }
 
-// limits are those that hold: wished for, or of the settings.
+// limits returns the limits that apply: those requested, or of the settings.
 func limits(j *service.Job) (pace.Rates, pace.Loads) {
 	loads := pace.Loads{Source: pace.Normal, Target: pace.Normal}
 	var rates pace.Rates
@@ -168,7 +168,7 @@ func limits(j *service.Job) (pace.Rates, pace.Loads) {
 	return rates, loads
 }
 
-// sure asks before a thing that cannot be taken back.
+// sure asks before what cannot be undone.
 func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) error {
 	what := r.PathValue("sure")
 	j, err := c.Desk.Job(v.who, r.PathValue("name"))
@@ -196,10 +196,10 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 	case "remove":
 		_, err = d.Remove(ctx, v.who, name)
 	case "limits":
-		limits, wrong := wished(r)
+		limits, wrong := limitsOf(r)
 		if wrong != nil {
 			return c.again(w, v, name, said{http.StatusUnprocessableEntity, wrong.Error(),
-				"whole numbers; bytes with a unit, such as 20MB; 0 is unlimited"})
+				"write whole numbers, bytes also with a unit such as 20MB; 0 is unlimited"})
 		}
 		_, err = d.Limit(ctx, v.who, name, limits)
 	default:
@@ -214,8 +214,8 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return lead(w, r, "/jobs/"+name+"?done=1")
 }
 
-// wished reads the form of limits.
-func wished(r *http.Request) (l server.Limits, err error) {
+// limitsOf reads the form of limits.
+func limitsOf(r *http.Request) (l server.Limits, err error) {
 	docs, err := number(r, "docs", "number of documents",
 		func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 	if err != nil {
@@ -229,7 +229,7 @@ func wished(r *http.Request) (l server.Limits, err error) {
 	return server.Limits{Docs: &docs, Bytes: &bytes, Source: &source, Target: &target}, nil
 }
 
-// again shows a job's page with what was refused.
+// again shows a job's page with a refusal.
 func (c *console) again(w http.ResponseWriter, v *visit, name string, why said) error {
 	j, err := c.Desk.Job(v.who, name)
 	if err != nil {
@@ -238,14 +238,14 @@ func (c *console) again(w http.ResponseWriter, v *visit, name string, why said) 
 	return c.say(w, "job", c.jobFrame(v, j, ""), why)
 }
 
-// draft is the form of a new job.
+// draft is the form of a new job as text.
 type draft struct {
 	Name, Labels, Settings string
-	Paused                 bool
-	Problems               config.Problems
+	Paused, Edit           bool
+	Drops                  *drops
 }
 
-// shardRow is a shard of the source as it stands.
+// shardRow is a shard of the source.
 type shardRow struct{ Shard, Copied, Changes, Rate, Bytes, Lag, Window, At string }
 
 // routerRow is a router of the target.
@@ -255,7 +255,8 @@ func shardRows(s *job.Status) (list []shardRow) {
 	for _, one := range s.Shards {
 		list = append(list, shardRow{one.Shard, format.Count(float64(one.Docs)), format.Count(float64(one.Changes)),
 			few(one.DocsRate + one.ChangesRate),
-			perSecond(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds), format.Seconds(one.WindowSeconds),
+			perSecond().text(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds),
+			format.Seconds(one.WindowSeconds),
 			one.At})
 	}
 	return list
@@ -264,13 +265,12 @@ func shardRows(s *job.Status) (list []shardRow) {
 func routerRows(s *job.Status) (list []routerRow) {
 	for _, one := range s.Routers {
 		list = append(list, routerRow{one.Router, format.Count(float64(one.Commands)), few(one.CommandsRate),
-			format.Size(float64(one.Bytes)), perSecond(one.BytesRate)})
+			format.Size(float64(one.Bytes)), perSecond().text(one.BytesRate)})
 	}
 	return list
 }
 
-// holding is the shard for which the others wait, where that takes longer than it does
-// again and again.
+// holding returns the shard that the others wait for, once that takes longer than usual.
 func holding(s *job.Status) *job.Holding {
 	if h := s.Follow.Holding; h != nil && h.Seconds >= 1 {
 		return h

@@ -17,7 +17,7 @@ import (
 // maxRows bounds the jobs of one page.
 const maxRows = 1000
 
-// bar is how far a phase is.
+// bar is the progress of a phase.
 type bar struct {
 	Name, Text string
 	Percent    int
@@ -32,7 +32,7 @@ type row struct {
 	docs, bytes, lag, eta float64 // to sort by; -1 unknown
 }
 
-// list is the page of jobs.
+// list is the page of all jobs.
 type list struct {
 	Search, State, Sort string
 	Counts              []counted
@@ -85,7 +85,7 @@ func rowOf(j *service.Job) row {
 	return r
 }
 
-// trouble is why a job has failed or waits, and what can be done.
+// trouble returns why a job failed or waits, and the remedy.
 func trouble(j *service.Job) (cause, hint string) {
 	r := j.Known()
 	if r == nil {
@@ -118,7 +118,7 @@ func bars(s *job.Status) []bar {
 		incremental(s)}
 }
 
-// incremental has no total to go by: it is full where the target has caught up.
+// incremental has no total. Its bar is full once the target has caught up.
 func incremental(s *job.Status) bar {
 	b := bar{Name: "incremental"}
 	switch s.Phase {
@@ -138,14 +138,14 @@ func incremental(s *job.Status) bar {
 	return b
 }
 
-// order is a column, and how rows are sorted by it, nil for not at all.
+// order is a column, and how rows are sorted by it; nil if they are not.
 type order struct {
 	name   string
 	figure bool
 	by     func(a, b *row) int
 }
 
-// orders are the columns that can be sorted by.
+// orders are the columns.
 func orders() []order {
 	figure := func(of func(*row) float64) func(a, b *row) int {
 		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
@@ -165,7 +165,7 @@ func orders() []order {
 	}
 }
 
-// jobs is the page of all jobs. With names n it has those rows alone, for the script.
+// jobs is the page of all jobs. With parameters n it has only the rows of these names, for the script.
 func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) error {
 	q := r.URL.Query()
 	l := list{Search: q.Get("q"), State: q.Get("state"), Sort: q.Get("sort"), At: c.Now()}
@@ -204,7 +204,7 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return c.show(w, "jobs", f)
 }
 
-// order sorts the rows, and makes the heads of the columns.
+// order sorts the rows, and makes the headings.
 func (l *list) order(address func(key, value string) string) {
 	by, down := strings.CutPrefix(l.Sort, "-")
 	for _, o := range orders() {

@@ -18,7 +18,7 @@ import (
 const (
 	// lettersOnPage are dead letters on a page.
 	lettersOnPage = 50
-	// lettersTime is how long a worker may take to answer.
+	// lettersTime bounds a worker's answer.
 	lettersTime = 19 * time.Second
 )
 
@@ -30,7 +30,7 @@ type lettersPage struct {
 	State, NS, After string
 	Letters          []service.Letter
 	Next             string
-	Asked            bool // they were read
+	Asked            bool // a worker has answered
 }
 
 func lettersPath(job string) string { return "/jobs/" + url.PathEscape(job) + "/deadletters" }
@@ -66,16 +66,16 @@ func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, 
 	return c.say(w, "letters", f, what)
 }
 
-// triedText says what has come of trying letters again, from numbers alone.
+// triedText describes the result of a retry. It takes only numbers from the query.
 func triedText(q url.Values) string {
 	number := func(key string) int {
 		n := 0
 		_, _ = fmt.Sscanf(q.Get(key), "%d", &n)
 		return n
 	}
-	text := fmt.Sprintf("%d tried, %d settled, %d open.", number("tried"), number("settled"), number("open"))
+	text := fmt.Sprintf("%d retried, %d settled, %d open.", number("tried"), number("settled"), number("open"))
 	if q.Get("more") != "" {
-		text += " A worker still tries."
+		text += " A worker still retries."
 	}
 	return text
 }
@@ -114,7 +114,7 @@ func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, i
 	return c.say(w, "letter", c.page(v, "job", "Dead letter of "+name, p), what)
 }
 
-// indented is JSON as people read it.
+// indented formats JSON for people.
 func indented(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Indent(&b, raw, "", "  "); err != nil {
@@ -123,7 +123,7 @@ func indented(raw json.RawMessage) string {
 	return b.String()
 }
 
-// retryLetters is the form that has one letter tried again, or all.
+// retryLetters is the form that retries one dead letter, or all open ones.
 func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PostForm.Get("id")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
@@ -142,26 +142,25 @@ func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit)
 	return lead(w, r, to)
 }
 
-// exportLetters sends letters as a file. It is a form, so that a link of elsewhere
-// cannot have it read.
+// exportLetters sends dead letters as a file. It is a form, so that links of other sites cannot read it.
 func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	f := service.LetterFilter{NS: r.PostForm.Get("ns"), State: r.PostForm.Get("state")}
 	rc, begun := http.NewResponseController(w), false
-	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+	_ = rc.SetReadDeadline(time.Time{}) // when it passes, the request is canceled
 	err := c.Desk.ExportLetters(r.Context(), v.who, name, f, func() io.Writer {
 		begun = true
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.Header().Set("Content-Disposition", `attachment; filename="deadletters.jsonl"`)
 		return writer(func(p []byte) (int, error) {
-			_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)) // each piece has time of its own
+			_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)) // of each piece
 			return w.Write(p)
 		})
 	})
 	switch {
 	case err != nil && begun:
-		c.Log.Warn("an export of dead letters is broken off", "job", name, "error", err)
-		panic(http.ErrAbortHandler) // the browser tells of it
+		c.Log.Warn("an export of dead letters failed", "job", name, "error", err)
+		panic(http.ErrAbortHandler) // the browser reports it
 	case err != nil:
 		return c.showLetters(w, r, v, c.refusal(err))
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// logins let people in, by a token or by a provider.
+// logins let people log in, by a token or by a provider.
 type logins struct {
 	*Options
 	pages    *pages
@@ -25,7 +25,7 @@ func (l *logins) cookieName() string {
 	return "millrace-session"
 }
 
-// visitor is who is logged in, whose token is good still; nil is nobody.
+// visitor returns the session of a request, nil if there is none or its token is no longer valid.
 func (l *logins) visitor(r *http.Request) *visit {
 	cookie, err := r.Cookie(l.cookieName())
 	if err != nil {
@@ -54,14 +54,14 @@ func address(r *http.Request) string {
 	return host
 }
 
-// next is where a login leads: to a page of the console and nowhere else.
-func next(wish string) string {
-	u, err := url.Parse(wish)
-	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(wish, "/") || strings.HasPrefix(wish, "//") ||
-		strings.Contains(wish, `\`) || strings.HasPrefix(u.Path, "/log") {
+// next returns where a login leads: to a page of the console and nowhere else.
+func next(page string) string {
+	u, err := url.Parse(page)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(page, "/") || strings.HasPrefix(page, "//") ||
+		strings.Contains(page, `\`) || strings.HasPrefix(u.Path, "/log") {
 		return "/jobs"
 	}
-	return wish
+	return page
 }
 
 func (l *logins) loginPage(w http.ResponseWriter, r *http.Request) {
@@ -77,16 +77,15 @@ func (l *logins) login(w http.ResponseWriter, r *http.Request) {
 	who, err := l.Enter(token, address(r))
 	if err != nil {
 		l.Log.Warn("a login to the console was refused", "from", address(r), "error", err)
-		l.loginAgain(w, http.StatusUnauthorized, to, "This is not possible: "+err.Error()+".",
-			"Ask who runs the service for a token.")
+		l.loginAgain(w, http.StatusUnauthorized, to, "cannot log in: "+err.Error(),
+			"ask the people who run the service for a token")
 		return
 	}
 	l.enter(w, r, func() (*service.Caller, bool) { return l.Login(token) }, who)
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// enter begins the session of somebody in place of the one before; ask says whether they
-// may go on, and as who.
+// enter replaces the browser's session. ask is that of the new one.
 func (l *logins) enter(w http.ResponseWriter, r *http.Request, ask func() (*service.Caller, bool),
 	who *service.Caller) {
 	if old, err := r.Cookie(l.cookieName()); err == nil {
@@ -109,46 +108,45 @@ func (l *logins) logout(w http.ResponseWriter, r *http.Request, _ *visit) error 
 	return nil
 }
 
-// Provider is where people may log in instead of giving a token.
+// Provider is a service where people log in.
 type Provider interface {
-	// Host is the provider's, for people to read.
+	// Host returns the provider's host, for people to read.
 	Host() string
-	// Begin is the address at which somebody logs in, and what their browser keeps until End.
+	// Begin returns the address of the login, and what the browser keeps until End.
 	Begin(ctx context.Context, next string) (address, keep string, err error)
-	// End is who has come back, and to which page they want.
+	// End returns who has logged in, and the page that they asked for.
 	End(ctx context.Context, keep string, back url.Values) (who *service.Caller, next string, err error)
 }
 
 const (
-	// keepCookie has what a browser keeps while somebody logs in elsewhere.
+	// keepCookie has what a browser keeps during a login at the provider.
 	keepCookie = "millrace-login"
-	// elsewhereTime is how long that may take.
+	// elsewhereTime bounds such a login.
 	elsewhereTime = 10 * time.Minute
 	pathElsewhere = "/login/oidc"
 )
 
-// elsewhere sends somebody to the provider.
+// elsewhere leads to the provider.
 func (l *logins) elsewhere(w http.ResponseWriter, r *http.Request) {
 	address, keep, err := l.Provider.Begin(r.Context(), next(r.URL.Query().Get("next")))
 	if err != nil {
 		l.Log.Error("nobody can log in at the provider", "error", err)
-		l.loginAgain(w, http.StatusBadGateway, "", "The provider cannot be reached.",
-			"The service's log says why. A token works, too.")
+		l.loginAgain(w, http.StatusBadGateway, "", "cannot reach the provider",
+			"log in with a token; the service's log says more")
 		return
 	}
 	l.setKeep(w, keep, int(elsewhereTime/time.Second))
 	http.Redirect(w, r, address, http.StatusSeeOther)
 }
 
-// setKeep sets a cookie that comes back with the page that the provider leads to: a
-// strict one would not.
+// setKeep sets a cookie. A strict one would not come back from the provider.
 func (l *logins) setKeep(w http.ResponseWriter, value string, age int) {
 	http.SetCookie(w, &http.Cookie{Name: keepCookie, Value: value, Path: pathElsewhere, MaxAge: age, HttpOnly: true,
 		Secure: l.Secure, SameSite: http.SameSiteLaxMode})
 }
 
-// back logs somebody in who comes from the provider. The session's cookie is strict, and
-// is not sent on with a redirect that began elsewhere: the page leads on by itself.
+// back ends a login at the provider. A redirect would not carry the session's strict cookie, as it began elsewhere:
+// the page refreshes itself.
 func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	keep := ""
 	if cookie, err := r.Cookie(keepCookie); err == nil {
@@ -159,8 +157,8 @@ func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	to = next(to)
 	if err != nil {
 		l.Log.Warn("a login at the provider was refused", "from", address(r), "error", err)
-		l.loginAgain(w, http.StatusForbidden, to, "The login at "+l.Provider.Host()+" did not succeed.",
-			"Try again. If it stays so, ask who runs the service: its log says why.")
+		l.loginAgain(w, http.StatusForbidden, to, "the login at "+l.Provider.Host()+" failed",
+			"try again, or ask the people who run the service: its log says why")
 		return
 	}
 	l.enter(w, r, func() (*service.Caller, bool) { return who, true }, who)
@@ -169,12 +167,12 @@ func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	l.pages.show(w, http.StatusOK, "entered", frame{Title: "Logged in", Data: to})
 }
 
-// loginAgain shows the login with what went wrong.
+// loginAgain shows the login with an error.
 func (l *logins) loginAgain(w http.ResponseWriter, code int, to, alert, hint string) {
 	l.pages.show(w, code, "login", frame{Title: "Log in", Alert: alert, Hint: hint, Data: l.ways(to)})
 }
 
-// ways are how somebody can log in.
+// ways are the ways to log in.
 type ways struct {
 	Next, Elsewhere, Host string
 }

@@ -5,50 +5,129 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// maxTrail bounds the entries of the audit trail on a page.
-const maxTrail = 100
+const (
+	// maxTrail bounds the entries of the audit trail on a page, maxPast the alerts that are over.
+	maxTrail = 100
+	maxPast  = 100
+	// trailPart entries of the audit trail are read at once, trailParts times for one page.
+	trailPart  = 1000
+	trailParts = 20
+)
 
-// maxPast bounds the alerts that are over on their page.
-const maxPast = 100
+// filter chooses alerts, or entries of the audit trail. An empty field chooses all.
+type filter struct {
+	Job, Who, What, From, To string
 
-type alerts struct{ Present, Past []service.Alert }
-
-// alerts shows what is wrong with the jobs that the visitor sees, and what was.
-func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error {
-	present, past := c.Desk.Alerts(v.who, maxPast)
-	f := c.page(v, "alerts", "Alerts", alerts{present, past})
-	f.Live = r.URL.RequestURI()
-	return c.show(w, "alerts", f)
+	from, to time.Time
 }
 
+// parseMoment reads a time of a form; an empty one is zero.
+func parseMoment(value string) (at time.Time, err error) {
+	if value == "" {
+		return at, nil
+	}
+	if at, err = time.Parse("2006-01-02T15:04", value); err != nil {
+		err = said{http.StatusUnprocessableEntity, fmt.Sprintf("%.40q is not a time", value),
+			"write it as 2026-01-31T15:04, in UTC"}
+	}
+	return at, err
+}
+
+// filterOf reads the query of a page.
+func filterOf(q url.Values) (f filter, err error) {
+	text := func(key string) string { return strings.TrimSpace(q.Get(key)) }
+	f = filter{Job: text("job"), Who: text("who"), What: text("what"), From: text("from"), To: text("to")}
+	if f.from, err = parseMoment(f.From); err == nil {
+		f.to, err = parseMoment(f.To)
+	}
+	return f, err
+}
+
+// holds reports whether a text has another one in it, in any case.
+func holds(text, part string) bool {
+	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
+}
+
+// during reports whether a time from begin to end meets the chosen one.
+func (f *filter) during(begin, end time.Time) bool {
+	return (f.to.IsZero() || !begin.After(f.to)) && !end.Before(f.from)
+}
+
+type alerts struct {
+	filter
+	Kinds         []service.AlertKind
+	Present, Past []service.Alert
+	More          bool // past ones are left out
+}
+
+// alerts shows the alerts of the jobs that the visitor sees.
+func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f, err := filterOf(r.URL.Query())
+	page := alerts{filter: f, Kinds: service.AlertKinds()}
+	if err == nil {
+		wanted := func(list []service.Alert) []service.Alert {
+			return slices.DeleteFunc(list, func(a service.Alert) bool {
+				end := c.Now()
+				if a.ResolvedAt != nil {
+					end = *a.ResolvedAt
+				}
+				return !holds(a.Job, f.Job) || f.What != "" && string(a.Kind) != f.What || !f.during(a.FiredAt, end)
+			})
+		}
+		present, past := c.Desk.Alerts(v.who, hub.MaxPastAlerts)
+		page.Present, page.Past = wanted(present), wanted(past)
+		page.More = len(page.Past) > maxPast
+		page.Past = page.Past[:min(len(page.Past), maxPast)]
+	}
+	show := c.page(v, "alerts", "Alerts", page)
+	if err == nil {
+		show.Live = r.URL.RequestURI()
+	}
+	return c.say(w, "alerts", show, c.outcome(err))
+}
+
+// outcome is the message above a page for an error, none for nil.
+func (c *console) outcome(err error) said {
+	if err == nil {
+		return fine()
+	}
+	return c.refusal(err)
+}
+
+// create is the form of settings as text.
 func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error {
 	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"),
-		Paused:   r.PostForm.Get("paused") != "",
+		Paused: r.PostForm.Get("paused") != "", Edit: r.PostForm.Get("edit") != "",
 		Settings: strings.ReplaceAll(r.PostForm.Get("settings"), "\r\n", "\n")}
-	refuse := func(why said) error {
-		return c.showNew(w, v, newJob{wizard: newWizard(), Problems: d.Problems, Plain: d, Open: true}, why)
-	}
+	r, cancel := patient(w, r)
+	defer cancel()
 	labels, err := service.ParseLabels(strings.Fields(d.Labels))
 	if err != nil {
-		return refuse(said{http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces"})
+		err = said{http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces"}
+	} else {
+		d.Drops, err = c.start(r, v, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels,
+			Wish: service.Wish{Paused: d.Paused}}, d.Edit)
 	}
-	_, _, err = c.Desk.Create(r.Context(), v.who,
-		service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
-	if err != nil {
-		if e, ok := errors.AsType[*operate.Error](err); ok {
-			d.Problems = e.Problems
-		}
-		return refuse(c.refusal(err))
+	if err == nil {
+		return lead(w, r, "/jobs/"+d.Name)
 	}
-	return lead(w, r, "/jobs/"+d.Name)
+	p := newJob{wizard: newWizard(), Plain: d, Open: true}
+	p.Name, p.Edit = d.Name, d.Edit
+	if e, ok := errors.AsType[*operate.Error](err); ok {
+		p.Problems = e.Problems
+	}
+	return c.showNew(w, v, p, c.refusal(err))
 }
 
 // workers shows those that are there, with the jobs that the visitor sees.
@@ -85,31 +164,59 @@ type entry struct {
 }
 
 type trail struct {
-	Job     string
+	filter
 	Entries []entry
-	Before  uint64 // of the next page, 0 for none
+	Older   string // the address of the next page, "" for none
 }
 
 func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
-	t := trail{Job: strings.TrimSpace(r.URL.Query().Get("job"))}
-	before, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("before"), "0"), 10, 64)
-	if err != nil {
-		return said{http.StatusBadRequest, "this is no place in the audit trail", "open the page anew"}
+	q := r.URL.Query()
+	f, err := filterOf(q)
+	t := trail{filter: f}
+	before, wrong := strconv.ParseUint(cmp.Or(q.Get("before"), "0"), 10, 64)
+	if wrong != nil {
+		err = said{http.StatusBadRequest, "the position in the audit trail is not valid", "open the page again"}
 	}
-	changes, err := c.Desk.Trail(r.Context(), v.who, t.Job, before, maxTrail)
-	if err != nil {
-		return err
+	if err == nil && f.Job != "" && service.CheckName(f.Job) != nil {
+		err = said{http.StatusUnprocessableEntity, fmt.Sprintf("%.100q is not a name of a job", f.Job),
+			"give the complete name"}
 	}
-	for _, change := range changes {
-		t.Entries = append(t.Entries, entry{change, difference(change.Before, change.After)})
+	if err == nil {
+		var next uint64
+		if t.Entries, next, err = c.entries(r, v, &f, before); next > 0 {
+			q.Set("before", strconv.FormatUint(next, 10))
+			t.Older = "/audit?" + q.Encode()
+		}
 	}
-	if len(changes) == maxTrail {
-		t.Before = changes[maxTrail-1].Seq
-	}
-	return c.show(w, "audit", c.page(v, "audit", "Audit trail", t))
+	return c.say(w, "audit", c.page(v, "audit", "Audit trail", t), c.outcome(err))
 }
 
-// difference says what a change has changed of a wish.
+// entries returns those of the audit trail that a filter chooses, and where the next page begins, 0 at the end.
+func (c *console) entries(r *http.Request, v *visit, f *filter, before uint64) (list []entry, next uint64, _ error) {
+	for range trailParts {
+		part, err := c.Desk.Trail(r.Context(), v.who, f.Job, before, trailPart)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, change := range part {
+			switch {
+			case change.At.Before(f.from):
+				return list, 0, nil
+			case len(list) == maxTrail:
+				return list, before, nil
+			case holds(change.Who, f.Who) && holds(change.What, f.What) && f.during(change.At, change.At):
+				list = append(list, entry{change, difference(change.Before, change.After)})
+			}
+			before = change.Seq
+		}
+		if len(part) < trailPart {
+			return list, 0, nil
+		}
+	}
+	return list, before, nil
+}
+
+// difference describes what a change did to the desired state.
 func difference(before, after *service.Wish) string {
 	if after == nil {
 		return ""
@@ -129,17 +236,17 @@ func difference(before, after *service.Wish) string {
 	add("removed", was.Removed, after.Removed)
 	add("try", was.Try, after.Try)
 	if after.Limits != nil && (was.Limits == nil || *was.Limits != *after.Limits) {
-		parts = append(parts, fmt.Sprintf("limits: %d documents, %d bytes a second", after.Limits.Docs, after.Limits.Bytes))
+		parts = append(parts, fmt.Sprintf("limits: %d documents, %d bytes per second", after.Limits.Docs, after.Limits.Bytes))
 	}
 	if after.Loads != nil && (was.Loads == nil || *was.Loads != *after.Loads) {
 		parts = append(parts, fmt.Sprintf("loads: source %s, target %s", after.Loads.Source, after.Loads.Target))
 	}
 	switch {
 	case after.Verify != nil && (was.Verify == nil || *was.Verify != *after.Verify):
-		parts = append(parts, fmt.Sprintf("verified every %d hours, %g%%, %d bytes a second", after.Verify.EveryHours,
+		parts = append(parts, fmt.Sprintf("verified every %d hours, %g%%, %d bytes per second", after.Verify.EveryHours,
 			after.Verify.SamplePercent, after.Verify.BytesPerSecond))
 	case after.Verify == nil && was.Verify != nil:
-		parts = append(parts, "verified when it is asked for alone")
+		parts = append(parts, "verified on request only")
 	}
 	return strings.Join(parts, "; ")
 }

@@ -16,11 +16,11 @@ import (
 const (
 	// maxEntries bounds the entries of a job's log on a page.
 	maxEntries = 50
-	// recordTime is how long the store may take to tell of the past: a page comes without.
+	// recordTime bounds reading the past. A page comes without it then.
 	recordTime = 5 * time.Second
 )
 
-// period is how far back the curves of a page go.
+// period is the time that the charts of a page show.
 type period struct {
 	Name, Address string
 	Chosen        bool
@@ -37,20 +37,20 @@ func periods() []period {
 	}
 }
 
-// past is what a job's page shows of the past.
+// past has the charts and the log of a job's page.
 type past struct {
 	Job     string
 	Periods []period
-	Charts  []drawn
+	Charts  []shownChart
 	Tables  []pastTable
-	Unread  bool // the figures cannot be read now
+	Unread  bool // the figures could not be read
 	Period  string
 
 	Entries   []service.Entry
 	Kinds     []link
 	Kind      string
 	Older     string // the address of the next page
-	Newest    string // the address of the first, where this is another
+	Newest    string // the address of the first page, if this is another
 	UnreadLog bool
 }
 
@@ -66,7 +66,7 @@ type pastRow struct {
 	Values []string
 }
 
-// past reads what the query of a job's page asks for.
+// past reads what the query asks for.
 func (c *console) past(r *http.Request, v *visit, name string) *past {
 	ctx, cancel := context.WithTimeout(r.Context(), recordTime)
 	defer cancel()
@@ -77,7 +77,7 @@ func (c *console) past(r *http.Request, v *visit, name string) *past {
 	return p
 }
 
-// address is that of the page with another value in its query.
+// address returns the page's address with another value in its query.
 func (p *past) address(q url.Values, name, value, at string) string {
 	to := url.Values{}
 	for key := range q {
@@ -127,7 +127,7 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 			t.Rows = append(t.Rows, pastRow{At: b.Start})
 		}
 		for _, ch := range group.charts {
-			p.Charts = append(p.Charts, ch.draw(parts.points, from, got.To, got.Step))
+			p.Charts = append(p.Charts, ch.show(parts.points, from, got.To, got.Step))
 			t.add(&ch, list)
 		}
 		p.Tables = append(p.Tables, t)
@@ -138,14 +138,14 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 func (t *pastTable) add(ch *chart, list []service.Bucket) {
 	for _, cu := range ch.curves {
 		head := strings.TrimPrefix(strings.TrimPrefix(ch.ID, "shard-"), "router-")
-		if len(ch.curves) > 1 || ch.bare {
+		if len(ch.curves) > 1 || ch.parts {
 			head += " " + cu.Name
 		}
 		t.Heads = append(t.Heads, head)
 		for i := range t.Rows {
 			text := "–"
 			if r := cu.at(&list[i]); r.Known() {
-				text = ch.unit(r.Mean)
+				text = ch.unit.text(r.Mean)
 			}
 			t.Rows[i].Values = append(t.Rows[i].Values, text)
 		}

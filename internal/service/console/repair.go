@@ -9,18 +9,17 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// repairPage asks whether documents are to be repaired.
+// repairPage asks for the confirmation of a repair.
 type repairPage struct {
 	Job, Of   string
 	All       bool
 	Chosen    []service.DocumentDifference
-	Writes    int // they are on the source
-	Deletions int // they were not
+	Writes    int
+	Deletions int // documents that the source did not have
 	Names     []string
 }
 
-// nameForRepair names a document in a form, "" where it cannot be named. No text of
-// somebody else is in it.
+// nameForRepair returns what identifies a document in a form, "" if nothing does. It has no foreign text.
 func nameForRepair(d service.DocumentDifference) string {
 	if d.Key == "" {
 		return ""
@@ -28,7 +27,7 @@ func nameForRepair(d service.DocumentDifference) string {
 	return d.Key + "." + base64.RawURLEncoding.EncodeToString([]byte(d.NS))
 }
 
-// repair is the form that has documents repaired: first it asks, then it does it.
+// repair is the form of a repair, before and after its confirmation.
 func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	what := operate.RepairWhat{All: r.PostForm.Get("which") == "all"}
@@ -49,7 +48,7 @@ func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error
 	return lead(w, r, verificationPath(name, made.Wish.ID))
 }
 
-// askRepair shows what would be done.
+// askRepair shows what a repair would change.
 func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	_, found, err := c.Desk.Verification(r.Context(), v.who, name, of)
@@ -58,7 +57,7 @@ func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, wh
 	}
 	if !v.who.Role.May(service.Operator) || found == nil {
 		return c.showVerification(w, r, v,
-			said{http.StatusForbidden, "Repairs are for operators, of a verification that has found something.", ""})
+			said{http.StatusForbidden, "only operators repair, and only what a verification has found", ""})
 	}
 	p := repairPage{Job: name, Of: of, All: what.All}
 	for _, d := range found.Differences {

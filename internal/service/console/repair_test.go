@@ -47,7 +47,7 @@ func (r *rig) repairPages(op, viewer *browser) {
 		r.t.Errorf("nothing is chosen: %d", code)
 	}
 	_, page = op.act(at+"/repair", url.Values{"which": {"all"}})
-	if want(r.t, page, "2 documents of its target", "1 that differ or are missing", "1 that the source did not have",
+	if want(r.t, page, "Repair 2 documents of the target", "writes 1 and deletes 1 documents",
 		"delete: <bdi>a.b</bdi> _id <bdi>2</bdi>", `name="sure"`); strings.Contains(page, "nameless") {
 		r.t.Error("what cannot be named is to be repaired")
 	}

@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// sessionTime is how long somebody stays logged in.
+	// sessionTime is how long a login lasts.
 	sessionTime = 12 * time.Hour
-	// maxSessions bounds the sessions, maxOfOne those of one token's name. The oldest
-	// make room.
+	// maxSessions bounds the sessions, maxOfOne those of one token. A new one ends the oldest.
 	maxSessions = 1000
 	maxOfOne    = 20
 )
 
-// session is somebody who is logged in.
+// session is a login.
 type session struct {
 	name string
-	// ask says at each request whether they may go on, and as who.
+	// ask is called at each request. It returns the present role, or that the session has ended.
 	ask   func() (*service.Caller, bool)
-	form  string // what the forms of the session carry
+	form  string // the token of the session's forms
 	began time.Time
 }
 
-// sessions are those of this process: its end ends them.
+// sessions end with the process.
 type sessions struct {
 	now func() time.Time
 
@@ -34,7 +33,7 @@ type sessions struct {
 	byID map[string]*session
 }
 
-// begin makes a session, and gives its id.
+// begin makes a session and returns its id.
 func (s *sessions) begin(ask func() (*service.Caller, bool), c *service.Caller) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +66,7 @@ func (s *sessions) count(name string) (n int) {
 	return n
 }
 
-// dropOldest ends the oldest session of a name, "" of all.
+// dropOldest ends the oldest session of a name, or of all for "".
 func (s *sessions) dropOldest(name string) {
 	oldest := ""
 	for id, one := range s.byID {
@@ -78,7 +77,7 @@ func (s *sessions) dropOldest(name string) {
 	delete(s.byID, oldest)
 }
 
-// find is the session of an id, nil where there is none any more.
+// find returns the session of an id, nil if there is none or it has ended.
 func (s *sessions) find(id string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,20 +6,49 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/config"
 )
 
-// foreign is a text of others on a page: kept apart from the direction of the text
-// around it, and with marks in place of what is not seen.
-func foreign(text string) template.HTML { return "<bdi>" + marked(text, "") + "</bdi>" }
+// maxWord is the length of words that a line never breaks, in characters.
+const maxWord = 20
 
-// lines is a text of several lines, for a pre element.
-func lines(text string) template.HTML { return marked(text, "\n\t") }
-
-// marked escapes a text. What is no graphic character, and none of keep, is written as
-// an escape in a mark.
-func marked(text, keep string) template.HTML {
+// foreign shows a text from outside: its direction stays inside, marks replace invisible characters, and long words
+// may break.
+func foreign(text string) template.HTML {
 	var b strings.Builder
-	for len(text) > 0 {
+	b.WriteString("<bdi>")
+	length := 0
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		b.WriteString(marked(text[:n], ""))
+		text = text[n:]
+		length++
+		sign := length >= maxWord/2 && strings.ContainsRune("./_:,;=&?@|", r)
+		switch {
+		case r == ' ' || r == '-': // lines break there anyway
+			length = 0
+		case text != "" && (sign || length >= maxWord || !unicode.IsGraphic(r)):
+			b.WriteString("<wbr>")
+			length = 0
+		}
+	}
+	b.WriteString("</bdi>")
+	return template.HTML(b.String()) //nolint:gosec // each part is escaped
+}
+
+// advice shows a text of the service, with settings of a job in place of flags.
+func advice(text string) template.HTML { return foreign(config.ForJobs(text)) }
+
+// lines shows a text of several lines, for a pre element.
+func lines(text string) template.HTML {
+	return template.HTML(marked(text, "\n\t")) //nolint:gosec // each part is escaped
+}
+
+// marked escapes a text for HTML. Marks show what is neither graphic nor in keep.
+func marked(text, keep string) string {
+	var b strings.Builder
+	for text != "" {
 		r, n := utf8.DecodeRuneInString(text)
 		switch {
 		case r == utf8.RuneError && n == 1:
@@ -31,7 +60,7 @@ func marked(text, keep string) template.HTML {
 		}
 		text = text[n:]
 	}
-	return template.HTML(b.String()) //nolint:gosec // each part is escaped
+	return b.String()
 }
 
 // short cuts a text to n characters.

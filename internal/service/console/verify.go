@@ -19,7 +19,7 @@ type verificationRow struct {
 	service.Verification
 	ID          string
 	State       service.VerifyState
-	Sample      string // of what it compares
+	Sample      string // what it compares
 	Progress    bar
 	Read        string
 	Differences int64
@@ -55,7 +55,7 @@ func verificationRowOf(v *service.Verification) verificationRow {
 		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
 		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
 			row.State == service.VerifyDifferent))
-		if row.Sample != "all" { // what is estimated is all of it
+		if row.Sample != "all" { // the total of documents is that of all
 			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))
 		}
 		row.Progress = bar{Name: "compared", Percent: percent, Text: strconv.Itoa(percent) + "%"}
@@ -86,12 +86,12 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 		f.Live = r.URL.RequestURI()
 	}
 	if r.Method == http.MethodGet && r.URL.Query().Get("done") != "" {
-		f.Notice = "It is noted."
+		f.Notice = "Saved."
 	}
 	return c.say(w, "verification", f, what)
 }
 
-// verify is the form that asks for a verification.
+// verify is the form of a verification.
 func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	o, err := verifyOptions(r)
@@ -122,11 +122,11 @@ func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	return o, err
 }
 
-// number parses a field of a form; an empty one is 0. Its error names what the field has.
+// number parses a field of a form; an empty one is 0. what describes the field in the error.
 func number[T any](r *http.Request, field, what string, parse func(string) (T, error)) (T, error) {
 	n, err := parse(cmp.Or(strings.TrimSpace(r.PostForm.Get(field)), "0"))
 	if err != nil {
-		return n, fmt.Errorf("%q is no %s", r.PostForm.Get(field), what)
+		return n, fmt.Errorf("%q is not a %s", r.PostForm.Get(field), what)
 	}
 	return n, nil
 }
@@ -177,11 +177,11 @@ type verifiedPage struct {
 	Operator bool
 	Row      verificationRow
 	Findings *service.Findings
-	// Unlisted counts the differing documents that are not on the page.
+	// Unlisted counts differing documents that are not on the page.
 	Unlisted int64
-	// Names are those of the differences for a repair, "" of those that have none.
+	// Names identify the differences in a repair; "" if one cannot be repaired.
 	Names      []string
-	Repairable bool // some have one, and the visitor may
+	Repairable bool // some can be repaired, and the visitor may
 	Repair     *service.Repair
 }
 
@@ -211,7 +211,7 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 	return c.say(w, "verified", f, what)
 }
 
-// cancelVerification is the form that calls one off.
+// cancelVerification is the form that cancels one.
 func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PathValue("id")
 	if _, err := c.Desk.CancelVerification(r.Context(), v.who, name, id); err != nil {

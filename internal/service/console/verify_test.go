@@ -61,7 +61,7 @@ func TestVerificationPages(t *testing.T) {
 		}
 	}
 	if code, page := op.act("/jobs/shop.a/verification", url.Values{"sample": {"lots"}}); code != 422 ||
-		!strings.Contains(page, "no percentage") {
+		!strings.Contains(page, "not a percentage") {
 		t.Errorf("no number: %d %s", code, page)
 	}
 	if code, _ := op.act("/jobs/shop.a/verification", url.Values{"sample": {"300"}}); code != 422 {
@@ -81,12 +81,12 @@ func TestVerificationPages(t *testing.T) {
 	r.told("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
 		hostile, Progress: service.VerifyProgress{Docs: 10, DocsTotal: 100, Rechecking: 3}}, nil)
 	_, page = op.get(at)
-	want(t, page, "begun 2 times", "Differences wait", "&lt;script&gt;", "<progress")
+	want(t, page, "2 attempts", "Rechecks wait", "&lt;script&gt;", "<progress")
 	if code, _ := viewer.act(at+"/cancel", nil); code != 403 {
 		t.Errorf("a viewer cancels: %d", code)
 	}
 	_, page = op.act(at+"/cancel", nil)
-	want(t, page, "canceled", "Called off by <bdi>otto</bdi>")
+	want(t, page, "canceled", "Canceled by <bdi>otto</bdi>")
 
 	_, page = op.act("/jobs/shop.a/verification", url.Values{"values": {"1"}})
 	id := regexp.MustCompile(`/verification/([0-9A-Z]+)/cancel`).FindStringSubmatch(page)[1]
@@ -98,7 +98,7 @@ func TestVerificationPages(t *testing.T) {
 		Differences: []service.DocumentDifference{{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content",
 			Fields: []string{hostile}, Source: "source " + hostile, Target: "target " + hostile, Cut: true}}})
 	_, page = op.get("/jobs/shop.a/verification/" + id)
-	want(t, page, "source &lt;script&gt;", "target &lt;script&gt;", "2 documents more differ", "Shown in part")
+	want(t, page, "source &lt;script&gt;", "target &lt;script&gt;", "2 more documents differ", "Shown in part")
 	harmless(t, page)
 	_, page = viewer.get("/jobs/shop.a/verification/" + id)
 	if want(t, page, "they are for operators", "Fields:"); strings.Contains(page, "target &lt;script&gt;") {
@@ -114,7 +114,7 @@ func TestVerificationPages(t *testing.T) {
 	r.repairPages(op, viewer)
 
 	_, page = op.act("/jobs/shop.a/verify-schedule", url.Values{"every": {"6"}, "sample": {"2.5"}, "rate": {"1MB"}})
-	want(t, page, "Every 6 hours a sample of 2.5 percent, at 1000000 bytes a second", "It is noted.")
+	want(t, page, "Every 6 hours a sample of 2.5 percent, at 1000000 bytes per second", "Saved.")
 	if code, _ := op.act("/jobs/shop.a/verify-schedule", url.Values{"every": {"6"}, "sample": {"0"}}); code != 422 {
 		t.Errorf("a sample of nothing: %d", code)
 	}
@@ -123,7 +123,7 @@ func TestVerificationPages(t *testing.T) {
 		t.Errorf("the schedule stays: %+v", s)
 	}
 	_, page = r.browser("t-admin").get("/audit?job=shop.a")
-	want(t, page, "verify "+id, "cancel verification", "verified every 6 hours", "verified when it is asked for alone",
+	want(t, page, "verify "+id, "cancel verification", "verified every 6 hours", "verified on request only",
 		"refused")
 }
 
@@ -200,16 +200,16 @@ func TestLetterPages(t *testing.T) {
 		return service.Answer{Body: plainJSON(t, body)}
 	})
 	_, page = op.get("/jobs/shop.a/deadletters?state=open&ns=shop")
-	want(t, page, "reason &lt;script&gt;", "Further ones", "<option selected>open</option>")
+	want(t, page, "reason &lt;script&gt;", "Next page", "<option selected>open</option>")
 	harmless(t, page)
 	_, page = viewer.get("/jobs/shop.a/deadletters")
 	if harmless(t, page); strings.Contains(page, "reason ") || strings.Contains(page, "deadletters/letter") ||
-		strings.Contains(page, "Try all") {
+		strings.Contains(page, "Retry all") {
 		t.Error("a viewer sees more than ids")
 	}
 	at := "/jobs/shop.a/deadletters/letter?id=" + url.QueryEscape(one.ID)
 	_, page = op.get(at)
-	want(t, page, "document &lt;script&gt;", "On the target, with the key", "Try it again")
+	want(t, page, "document &lt;script&gt;", "On the target, with the key", "<button>Retry")
 	harmless(t, page)
 	if code, _ := viewer.get(at); code != 403 {
 		t.Errorf("a viewer sees a document: %d", code)
@@ -233,7 +233,7 @@ func TestLetterPages(t *testing.T) {
 		t.Errorf("not now: %d", code)
 	}
 	_, page = op.act("/jobs/shop.a/deadletters/retry", url.Values{"id": {one.ID}})
-	want(t, page, "1 tried, 1 settled, 0 open. A worker still tries.")
+	want(t, page, "1 retried, 1 settled, 0 open. A worker still retries.")
 	if _, page = op.act("/jobs/shop.a/deadletters/export", nil); page != "{\"a\":1}\n" {
 		t.Errorf("exported %q", page)
 	}

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,17 +45,26 @@ func steps() []step {
 		{stepCheck, "4 Precheck"}, {stepStart, "5 Start"}}
 }
 
-// ruleText are rules of a kind, one a line.
+// Beside returns the step so many places after the present one, with no key where there is none.
+func (f *wizard) Beside(places int) (s step) {
+	i := slices.IndexFunc(steps(), func(s step) bool { return s.Key == f.Step }) + places
+	if i >= 0 && i < len(steps()) {
+		s = steps()[i]
+	}
+	return s
+}
+
+// ruleText has the rules of one kind, one per line.
 type ruleText struct{ Key, Label, Example, Text string }
 
-// option is a setting that takes one of a few words; the first is the usual one.
+// option is a setting that takes one of a few words; the first is the default.
 type option struct {
 	Key, Label string
 	Values     []string
 	Value      string
 }
 
-// allow is a setting that has a check pass.
+// allow is a setting that lets a check pass.
 type allow struct {
 	Key, Label string
 	On         bool
@@ -71,22 +82,24 @@ type wizard struct {
 	Allows                       []allow
 	More                         string
 	Paused                       bool
+	// Edit changes the job of this name instead of making one.
+	Edit bool
 }
 
 func newWizard() *wizard {
 	f := &wizard{Step: stepConnect,
 		Texts: []ruleText{
-			{Key: "filter", Label: "Filters: which documents are kept", Example: `shop.orders={"state": {"$ne": "draft"}}`},
-			{Key: "fields", Label: "Fields: how documents are mapped",
+			{Key: "filter", Label: "Filters: copy only documents that match", Example: `shop.orders={"state": {"$ne": "draft"}}`},
+			{Key: "fields", Label: "Fields: map the fields of documents",
 				Example: `shop.customers={"mask": {"card": {"last": 4}}}`},
-			{Key: "skip", Label: "Operations that are left out while the job follows", Example: "shop.log=delete"},
-			{Key: "soft-delete", Label: "Documents that stay when the source deletes them, with the time in a field",
+			{Key: "skip", Label: "Skip: leave out operations while the job follows", Example: "shop.log=delete"},
+			{Key: "soft-delete", Label: "Soft delete: keep deleted documents, with the deletion time in a field",
 				Example: "shop.orders=deletedAt"},
 		},
 		Options: []option{
-			{Key: "mode", Label: "What it does", Values: []string{"all", "full", "structure"}},
-			{Key: "on-existing", Label: "Collections that the target has already", Values: []string{"fail", "merge", "drop"}},
-			{Key: "on-conflict", Label: "Documents that the target refuses", Values: []string{"stop", "skip", "overwrite"}},
+			{Key: "mode", Label: "Mode", Values: []string{"all", "full", "structure"}},
+			{Key: onExisting, Label: "If the target has a collection already", Values: []string{"fail", "merge", "drop"}},
+			{Key: "on-conflict", Label: "If the target refuses a document", Values: []string{"stop", "skip", "overwrite"}},
 		},
 		Allows: []allow{
 			{Key: "allow-downgrade", Label: "the target may be older than the source"},
@@ -113,7 +126,7 @@ func (f *wizard) draft() (d service.Definition, _ error) {
 	return service.Definition{Name: f.Name, Settings: f.settings(), Labels: labels}, nil
 }
 
-// coded is a name of others in a form: browsers change the ends of lines in it.
+// coded encodes a name for a form: browsers change the ends of lines in it.
 func coded(name string) string { return url.QueryEscape(name) }
 
 func decoded(list []string) ([]string, error) {
@@ -137,6 +150,7 @@ func (f *wizard) read(form url.Values) error {
 	}
 	f.Name, f.Labels, f.Source, f.Target = text("name"), text("labels"), text("source"), text("target")
 	f.Search, f.Sample, f.Paused = text("q"), text("sample"), form.Get("paused") != ""
+	f.Edit = form.Get("edit") != ""
 	f.More = strings.ReplaceAll(form.Get("more"), "\r\n", "\n")
 	for i := range f.Texts {
 		f.Texts[i].Text = strings.ReplaceAll(form.Get(f.Texts[i].Key), "\r\n", "\n")
@@ -170,8 +184,7 @@ func (f *wizard) read(form url.Values) error {
 		f.chosen(form, "db", f.Choice.toggleDB), f.chosen(form, "", f.Choice.toggle))
 }
 
-// chosen applies what has changed in the rows of databases, or of collections. Each row
-// says how it was shown.
+// chosen applies the changed rows of databases, or of collections. Each row carries what it showed.
 func (f *wizard) chosen(form url.Values, kind string, toggle func(string, bool) error) error {
 	shown, to := form["shown"+kind], form["to"+kind]
 	if len(shown) != len(to) {
@@ -199,8 +212,7 @@ func (f *wizard) chosen(form url.Values, kind string, toggle func(string, bool) 
 	return errors.Join(problems...)
 }
 
-// oneLine is a name as an input of a page has it: without what is not seen, which stays
-// in the name until somebody writes another one.
+// oneLine is a name as an input shows it, without invisible characters. They stay in the name until it is changed.
 func oneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {
@@ -210,7 +222,7 @@ func oneLine(s string) string {
 	}, s))
 }
 
-// pass takes a setting that has a check pass.
+// pass takes a setting that lets a check pass.
 func (f *wizard) pass(setting string) {
 	key, value, _ := strings.Cut(setting, ": ")
 	for i := range f.Allows {
@@ -231,11 +243,13 @@ type newJob struct {
 	Steps    []step
 	YAML     string
 	Problems config.Problems
-	// Found, Plan and Documents are what a worker has said, nil where none was asked.
+	// Found, Plan and Documents are a worker's answers, nil where none was asked.
 	Found     *service.Inspection
 	Tree      []treeDB
 	Plan      *service.DraftPlan
 	Documents *service.DraftSample
+	// Drops are asked for before the job starts.
+	Drops *drops
 	// Plain is the other form, with settings as a text, shown open or not.
 	Plain draft
 	Open  bool
@@ -288,16 +302,50 @@ func mayMake(v *visit) error {
 		"ask for a token of the role admin"}
 }
 
-func (c *console) newPage(w http.ResponseWriter, _ *http.Request, v *visit) error {
+// newPage is the form of a new job, of a copy, or of a job that is edited.
+func (c *console) newPage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if err := mayMake(v); err != nil {
 		return err
 	}
-	return c.showNew(w, v, newJob{wizard: newWizard()}, fine())
+	p, q := newJob{wizard: newWizard()}, r.URL.Query()
+	if from := cmp.Or(q.Get("edit"), q.Get("copy")); from != "" {
+		j, err := c.Desk.Job(v.who, from)
+		if err != nil {
+			return err
+		}
+		if q.Has("edit") && !j.Untouched() {
+			return said{http.StatusConflict, "job " + from + " may have written to its target, so its settings stay",
+				"make a new job from a copy of it"}
+		}
+		p.take(&j.Definition, q.Has("edit"))
+	}
+	return c.showNew(w, v, p, fine())
+}
+
+// take fills the form from a definition, which also has a form of its own where the steps cannot hold all settings.
+func (p *newJob) take(d *service.Definition, edit bool) {
+	name, labels := d.Name, []string{}
+	if !edit {
+		name += "-copy"
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.Labels)) {
+		labels = append(labels, key+"="+d.Labels[key])
+	}
+	if !p.fill(d.Settings) {
+		p.wizard = newWizard()
+		p.Open, p.Plain.Settings = true, d.Settings
+	}
+	p.Name, p.Labels, p.Edit = name, strings.Join(labels, " "), edit
+	p.Plain.Name, p.Plain.Labels, p.Plain.Edit = name, p.Labels, edit
 }
 
 func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, what said) error {
 	p.Steps, p.YAML = steps(), p.settings()
-	return c.say(w, "new", c.page(v, "new", "New job", p), what)
+	title := "New job"
+	if p.Edit {
+		title = "Edit " + p.Name
+	}
+	return c.say(w, "new", c.page(v, "new", title, p), what)
 }
 
 // shape is the form of a new job: each of its buttons leads to a step, or does what the
@@ -318,17 +366,13 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 			p.After = ""
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), draftTime)
+	r, cancel := patient(w, r)
 	defer cancel()
-	r = r.WithContext(ctx)
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
-	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + 20*time.Second))
-	if problem != nil { // what was written is mended before anything is done with it
+	if problem != nil { // nothing is done with a form that has one
 		if p.Step == stepChoose {
-			_, _ = c.doStep(w, r, v, &p, "") // the tree, where it can be had
+			_, _ = c.doStep(w, r, v, &p, "") // the tree, if a worker answers
 		}
-		return c.showNew(w, v, p, said{http.StatusUnprocessableEntity, problem.Error(), "mend it, and go on"})
+		return c.showNew(w, v, p, said{http.StatusUnprocessableEntity, problem.Error(), "correct it, and go on"})
 	}
 	done, err := c.doStep(w, r, v, &p, do)
 	if done {
@@ -344,7 +388,16 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 	return c.showNew(w, v, p, what)
 }
 
-// doStep does what a button is for; done says that the reply is written.
+// patient gives a request the time that a worker may need for a draft.
+func patient(w http.ResponseWriter, r *http.Request) (*http.Request, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(r.Context(), draftTime)
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{}) // when it passes, the request is canceled
+	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + 20*time.Second))
+	return r.WithContext(ctx), cancel
+}
+
+// doStep does what a button is for. done reports that the reply is written.
 func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *newJob, do string) (done bool,
 	err error) {
 	switch do {
@@ -352,10 +405,10 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 		p.Choice, p.Step, p.After = choice{Some: do == "none", Rename: p.Choice.Rename}, stepChoose, ""
 	case "next":
 		if p.After, err = url.QueryUnescape(r.PostForm.Get("next")); err != nil {
-			return false, &operate.Error{Code: operate.Invalid, Text: "this is no place in the list"}
+			return false, &operate.Error{Code: operate.Invalid, Text: "the position in the list is not valid"}
 		}
 	case "edit":
-		p.Open, p.Plain = true, draft{Name: p.Name, Labels: p.Labels, Settings: p.settings(), Paused: p.Paused}
+		p.Open, p.Plain = true, draft{Name: p.Name, Labels: p.Labels, Settings: p.settings(), Paused: p.Paused, Edit: p.Edit}
 		return false, nil
 	case "download":
 		name := "job"
@@ -387,11 +440,11 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 			service.InspectAsk{After: p.After, Search: p.Search, Limit: treeRows}); err == nil {
 			p.Tree = p.tree(p.Found)
 		}
-	case p.Step == stepStart:
-		_, p.Problems = config.CheckDefinition(d.Name, d.Settings)
-	case p.Step == stepCheck:
+	case p.Step == stepCheck || p.Step == stepStart:
 		if p.Plan, err = c.Desk.PrecheckDraft(r.Context(), v.who, d); err != nil {
 			p.Plan = nil
+		} else if p.Step == stepStart {
+			p.Drops = dropsOf(d, p.Plan)
 		}
 	}
 	if err != nil {
@@ -400,14 +453,13 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 	return false, err
 }
 
-// begin makes the job.
+// begin makes the job, or asks first.
 func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
-	d service.Definition) (bool, error) {
+	d service.Definition) (done bool, err error) {
 	p.Step = stepStart
 	d.Wish.Paused = p.Paused
-	if _, _, err := c.Desk.Create(r.Context(), v.who, d); err != nil {
+	if p.Drops, err = c.start(r, v, d, p.Edit); err != nil {
 		return false, err
 	}
-	http.Redirect(w, r, "/jobs/"+url.PathEscape(d.Name), http.StatusSeeOther)
-	return true, nil
+	return true, lead(w, r, "/jobs/"+url.PathEscape(d.Name))
 }

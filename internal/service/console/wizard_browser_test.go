@@ -1,7 +1,6 @@
 package console
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -106,14 +105,7 @@ func TestBrowserNewJob(t *testing.T) {
 // narrow has a step fit a telephone, with a label for each input.
 func narrow(t *testing.T, b *tab, step string) {
 	t.Helper()
-	for _, width := range []int64{360, 1280} {
-		b.size(width, 900)
-		if got := ask[string](b,
-			`[document.documentElement.scrollWidth <= innerWidth, innerWidth].join(" ")`); got != fmt.Sprintf("true %d", width) {
-			t.Errorf("%s: %s of %d", step, got, width)
-		}
-		look(b, fmt.Sprintf("new-%s-%d.png", step, width))
-	}
+	b.fits("new-job-" + step)
 	if got := ask[string](b,
 		`[...document.querySelectorAll("#wizard input:not([type=hidden]), #wizard select, #wizard textarea:not([hidden])")].filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.name).join()`); got != "" {
 		t.Errorf("%s: without a label: %s", step, got)

@@ -287,10 +287,10 @@ func TestNewJob(t *testing.T) {
 			t.Fatal(now)
 		}
 	}
-	press("do", "test", "Worker <bdi>w1</bdi> has looked", "replica set", "MongoDB <bdi>")
+	press("do", "test", "Worker <bdi>w1</bdi> has tested them", "replica set", "MongoDB <bdi>")
 
-	press("do", "choose", "Everything is copied", "orders", `<mark>\u202e</mark>`)
-	press("do", "none", "What is checked is copied.")
+	press("do", "choose", "The job copies everything", "orders", `<mark>\u202e</mark>`)
+	press("do", "none", "The job copies what is checked.")
 	if len(form["keep"])+len(form["keepdb"]) > 0 {
 		t.Errorf("begun with nothing: %v %v", form["keep"], form["keepdb"])
 	}
@@ -322,8 +322,8 @@ func TestNewJob(t *testing.T) {
 	form.Set("fields", "")
 	form.Set("filter", "nothing.here={\"a\": 1}")
 
-	press("do", "check", "It cannot be started like this.", "Skip by allow-missing: true")
-	press("pass", "allow-missing: true", "Nothing stands in its way.")
+	press("do", "check", "The job cannot start like this.", "Skip by allow-missing: true")
+	press("pass", "allow-missing: true", "All checks pass.")
 	form.Del("pass")
 	press("do", "start", "allow-missing: true", "- shop.orders\n", "&#39;shop.orders=shop.sold&#39;")
 	form.Set("do", "download")
@@ -332,7 +332,7 @@ func TestNewJob(t *testing.T) {
 		len(s.Rules.Include) != 2 {
 		t.Errorf("the file: %d %v\n%s", code, problems, text)
 	}
-	press("do", "edit", "Make the job", "<details open>")
+	press("do", "edit", "Create the job", "<details open>")
 	press("do", "create", "shop.job")
 	r.await("shop.job", func(j *service.Job) bool {
 		return j.State() == service.Running && j.Report.Status != nil && j.Report.Status.Phase == job.PhaseFollowing

@@ -98,7 +98,8 @@ func checkSettings(name, settings string) error {
 			service.MaxSettings)
 	}
 	if _, problems := config.CheckDefinition(name, settings); len(problems) > 0 {
-		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", name)
+		e := refuse(Invalid, "see docs/reference/configuration.md for the settings",
+			"the settings of job %q cannot be used", name)
 		e.Problems = problems
 		return e
 	}
@@ -220,6 +221,27 @@ func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
+// Edit replaces settings and labels of a job that failed before it wrote anything, and starts it again.
+func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Definition) (*service.Job, error) {
+	q := request{caller: c, needed: service.Admin, what: "edit", job: wanted.Name}
+	if err := d.enter(ctx, q); err != nil {
+		return nil, err
+	}
+	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
+		return nil, err
+	}
+	return d.change(ctx, q, func(j *service.Job, w *service.Wish) error {
+		if !j.Untouched() {
+			return refuse(Conflict, "make a new job from a copy of it",
+				"job %q did not fail before it wrote to its target, so its settings stay", wanted.Name)
+		}
+		j.Definition.Settings, j.Definition.Labels = wanted.Settings, wanted.Labels
+		w.Paused = wanted.Wish.Paused
+		w.Try++
+		return nil
+	})
+}
+
 // Finalize cuts a job over. It refuses one that does not follow, unless whenCaughtUp lets it wait for that.
 func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "finalize", job: name},
@@ -309,7 +331,7 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
 		}
-		def.Wish = now.Definition.Wish
+		def.Wish, def.Settings, def.Labels = now.Definition.Wish, now.Definition.Settings, now.Definition.Labels
 		return nil
 	})
 	if errors.Is(err, hub.ErrNotFound) {

@@ -265,6 +265,18 @@ func TestWishes(t *testing.T) {
 	if err != nil || j.Definition.Wish.Try != 1 {
 		t.Errorf("a job that has failed is not tried again: %v %+v", err, j)
 	}
+	r.stands(d, service.Report{State: service.Failed, Error: "broken", Try: 1})
+	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\nsauce: x\n"})
+	refusedAs(t, err, Invalid, "sauce")
+	j, err = r.Edit(ctx, caller(service.Admin),
+		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
+	if err != nil || j.Definition.Wish.Try != 2 || !strings.Contains(r.View.Job("shop").Definition.Settings, "A2") {
+		t.Errorf("%v %+v", err, j)
+	}
+	r.stands(d, service.Report{State: service.Failed, Try: 2, Wrote: true})
+	_, err = r.Edit(ctx, caller(service.Admin),
+		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:B\n"})
+	refusedAs(t, err, Conflict, "its settings stay")
 	if _, err := r.Remove(ctx, caller(service.Admin), "shop"); err != nil || !r.View.Job("shop").Definition.Wish.Removed {
 		t.Errorf("%v", err)
 	}

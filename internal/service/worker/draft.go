@@ -227,7 +227,8 @@ func (d *drafted) precheck(ctx context.Context) (*service.DraftPlan, error) {
 
 func (d *drafted) summary(plan *job.Plan) *service.DraftPlan {
 	out := &service.DraftPlan{Worker: d.Name, Ready: !plan.Checks.Failed(), Resumes: plan.Resumes,
-		Finalized: plan.Finalized != nil, Collections: len(plan.Collections), Checks: []service.DraftCheck{}}
+		Finalized: plan.Finalized != nil, Collections: len(plan.Collections), Checks: []service.DraftCheck{},
+		ExistingTotal: len(plan.Existing), Existing: plan.Existing[:min(len(plan.Existing), maxListed)]}
 	for _, c := range plan.Collections {
 		out.Documents, out.Bytes = out.Documents+c.Docs, out.Bytes+c.Bytes
 	}

@@ -63,7 +63,10 @@ func (u *unit) take() {
 	default:
 		event = u.record.event
 		event(slog.LevelInfo, "taken by worker "+u.worker.Name)
-		u.earlier = u.before()
+		if r := u.before(); r != nil {
+			u.earlier = r.Status
+			u.set(func(now *service.Report) { now.Wrote = r.Wrote || r.Status != nil })
+		}
 		u.sendReport()
 		err = u.afterOthers(func() error { return u.work(d) })
 	}
@@ -125,6 +128,7 @@ func (u *unit) afterOthers(work func() error) error {
 }
 
 func (u *unit) work(d *service.Definition) error {
+	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
 	s, err := u.worker.read(u.name, d.Settings,
 		&config.Access{Secret: u.secret, File: u.worker.Access.File})
 	if err != nil {
@@ -139,7 +143,6 @@ func (u *unit) work(d *service.Definition) error {
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
 	spec.Offer = u.worker.offer(u.lease.Run)
 	spec.SpoolDir, spec.SpoolBytes = u.worker.SpoolDir, min(spec.SpoolBytes, u.worker.SpoolBytes)
-	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
 	backoff := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
 		u.set(func(r *service.Report) {
 			if r.Error, r.Hint = "", ""; failure != nil {
@@ -181,6 +184,7 @@ func (u *unit) work(d *service.Definition) error {
 }
 
 func (u *unit) follow(j *job.Job, d *service.Definition) error {
+	u.set(func(r *service.Report) { r.Wrote = true })
 	var finalizing sync.WaitGroup
 	defer finalizing.Wait()
 	seen, meter := newNotices(u.record, u.earlier), newMeter(cmp.Or(u.worker.PointEvery, service.PointEvery))
@@ -250,12 +254,12 @@ func (u *unit) secret(job, reference string) (string, error) {
 	return value, err
 }
 
-func (u *unit) before() *job.Status {
+func (u *unit) before() *service.Report {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Report == nil || j.Report.UID != u.uid || j.Report.Run == u.lease.Run {
 		return nil
 	}
-	return j.Report.Status
+	return j.Report
 }
 
 func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {

@@ -237,6 +237,16 @@ func TestFailed(t *testing.T) {
 	if !strings.Contains(j.Report.Error, "env:NONE") {
 		t.Errorf("%+v", j.Report)
 	}
+	_, err = b.desk.Resume(t.Context(), b.admin, "unknown")
+	b.ok(err)
+	b.until("unknown", "the second refusal", func(j *service.Job) bool {
+		return j.State() == service.Failed && j.Report.Try == 1
+	})
+	edited := service.Definition{Name: "unknown",
+		Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [other.*]\nallow-missing: true\n"}
+	_, err = b.desk.Edit(t.Context(), b.admin, edited)
+	b.ok(err)
+	b.until("unknown", "following", following)
 	b.ok(target.Database("failed").Collection("c").Drop(t.Context()))
 	_, err = b.desk.Resume(t.Context(), b.admin, "failed")
 	b.ok(err)
@@ -245,6 +255,9 @@ func TestFailed(t *testing.T) {
 	b.ok(err)
 	b.until("failed", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
 	b.same("failed")
+	if _, err = b.desk.Edit(t.Context(), b.admin, edited); err == nil {
+		t.Error("a job that has written is edited")
+	}
 }
 
 // TestSharing: jobs are shared evenly among workers that fit; one that is drained gives

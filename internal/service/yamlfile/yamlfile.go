@@ -18,14 +18,14 @@ import (
 // MaxFile bounds a file, in bytes.
 const MaxFile = 1 << 20
 
-// Reader reads a file and gathers its problems, without values that may be secrets.
+// Reader reads a file and collects its problems, without values that may be secrets.
 type Reader struct {
 	File     string
 	Resolve  config.Resolver
 	Problems config.Problems
 }
 
-// Fail notes what is wrong at a node, nil for the whole file, and how to mend it.
+// Fail adds a problem at a node, nil for the entire file, with its remedy.
 func (r *Reader) Fail(n ast.Node, setting, what, how string) {
 	line := 0
 	if n != nil {
@@ -34,7 +34,7 @@ func (r *Reader) Fail(n ast.Node, setting, what, how string) {
 	r.Problems = append(r.Problems, config.ProblemAt(r.File, line, setting, what, how))
 }
 
-// root is the mapping that the file is, nil where it is none.
+// root returns the mapping of the file, nil if it has none.
 func (r *Reader) root(raw []byte, how string) ast.Node {
 	if len(raw) > MaxFile {
 		r.Fail(nil, "", fmt.Sprintf("is larger than %d bytes", MaxFile), "check the path")
@@ -47,7 +47,7 @@ func (r *Reader) root(raw []byte, how string) ast.Node {
 	return body
 }
 
-// Load reads the file of a setting, up to a little more than MaxFile.
+// Load reads the file of a setting, up to one byte more than MaxFile.
 func Load(setting, file string) ([]byte, error) {
 	f, err := os.Open(file) //nolint:gosec // the operator names it
 	if err != nil {
@@ -62,7 +62,7 @@ func Load(setting, file string) ([]byte, error) {
 	return raw, nil
 }
 
-// Whole reads the file, a mapping of known keys, by read. Its error is a config.Problems.
+// Whole reads a file that is a mapping of known keys. Its error is a config.Problems.
 func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...string) error {
 	if root := r.root(raw, how); root != nil {
 		if s, ok := r.Section(root, "", how, known...); ok {
@@ -75,13 +75,13 @@ func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...stri
 	return nil
 }
 
-// Section is a mapping of the file whose keys are known.
+// Section is a mapping with known keys.
 type Section struct {
 	*Reader
-	// Node is where it is, Name its own for problems.
+	// Node and Name are those of the section in problems.
 	Node ast.Node
 	Name string
-	// Values are the settings that it has.
+	// Values has the settings by key.
 	Values map[string]ast.Node
 }
 
@@ -112,7 +112,7 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 	return s, true
 }
 
-// At is the name of a setting of the section.
+// At returns the name of a setting of the section.
 func (s Section) At(key string) string {
 	if s.Name == "" {
 		return key
@@ -120,7 +120,7 @@ func (s Section) At(key string) string {
 	return s.Name + "." + key
 }
 
-// where is the node of a setting, or else of the section.
+// where returns the node of a setting, or else of the section.
 func (s Section) where(key string) ast.Node {
 	if n := s.Values[key]; n != nil {
 		return n
@@ -128,10 +128,10 @@ func (s Section) where(key string) ast.Node {
 	return s.Node
 }
 
-// Bad notes what is wrong with a setting.
+// Bad adds a problem of a setting.
 func (s Section) Bad(key, what, how string) { s.Fail(s.where(key), s.At(key), what, how) }
 
-// Text is a single value, "" where there is none.
+// Text returns a single value, "" if there is none.
 func (s Section) Text(key string) string {
 	n := s.Values[key]
 	if n == nil {
@@ -144,7 +144,7 @@ func (s Section) Text(key string) string {
 	return text
 }
 
-// Texts are a list of values, none where it is left out.
+// Texts returns a list of values, none if it is left out.
 func (s Section) Texts(key, how string) (out []string) {
 	n := s.Values[key]
 	if n == nil {
@@ -165,7 +165,7 @@ func (s Section) Texts(key, how string) (out []string) {
 	return out
 }
 
-// Items are those of a list, none where it is left out.
+// Items returns the items of a list, none if it is left out.
 func (s Section) Items(key, how string) []ast.Node {
 	n := s.Values[key]
 	if n == nil {
@@ -179,7 +179,7 @@ func (s Section) Items(key, how string) []ast.Node {
 	return list.Values
 }
 
-// Patterns are those of names of jobs, below the key jobs.
+// Patterns returns the patterns of job names below the key jobs.
 func (s Section) Patterns() []string {
 	list := s.Texts("jobs", "write patterns of names, as in [shop-*], or leave it out for all jobs")
 	for _, p := range list {
@@ -190,7 +190,7 @@ func (s Section) Patterns() []string {
 	return list
 }
 
-// Duration is a time that is not negative, or the one that is there already.
+// Duration sets into to a duration of at least 0. It keeps into if the setting is left out.
 func (s Section) Duration(key string, into *time.Duration) {
 	text := s.Text(key)
 	if text == "" {
@@ -204,7 +204,7 @@ func (s Section) Duration(key string, into *time.Duration) {
 	*into = d
 }
 
-// Secret returns what a reference stands for, "" if it is left out. It does not repeat another text.
+// Secret returns what a reference stands for, "" if it is left out. Problems do not repeat other texts.
 func (s Section) Secret(key string) string {
 	text := s.Text(key)
 	switch {
@@ -218,7 +218,7 @@ func (s Section) Secret(key string) string {
 	return s.Resolved(key, text)
 }
 
-// Resolved is what a reference stands for.
+// Resolved returns what a reference stands for.
 func (s Section) Resolved(key, reference string) string {
 	value, err := s.Resolve("", reference)
 	if value = strings.TrimSpace(value); err != nil || value == "" {
