@@ -10,9 +10,8 @@ import (
 type Position struct {
 	// At orders positions: the events at or before it are done. It is cluster time, so that all
 	// positions and events of one source can be compared.
-	At mongo.OpTime
-	// Mark is the source's resume token, which others only store.
-	Mark string
+	At   mongo.OpTime
+	Mark string // the source's resume token, which others only store
 }
 
 // Past returns the position after a schema change in the middle of the next batch.
@@ -29,20 +28,16 @@ type Batch struct {
 	Events []Event
 	// Everything after Start up to and including End has been read, even without events.
 	Start, End mongo.OpTime
-	// Mark is the resume token of a consumer that has applied everything up to End.
-	Mark string
-	// Partial says that the next batch goes on with the position after End.
-	Partial bool
-	// Until is the latest Event.Until of its events.
-	Until mongo.OpTime
+	Mark       string       // the resume token of a consumer that has applied everything up to End
+	Partial    bool         // the next batch goes on with the position after End
+	Until      mongo.OpTime // the latest Event.Until of its events
 	// Undecided is the position of the earliest prepared transaction that is undecided at End, zero for
 	// none. Its events may get an earlier position than entries after it. Only parts of merged sources
 	// set it (oplog.Options.CommitTimes).
 	Undecided mongo.OpTime
-	// More says that more was read already: the consumer is behind.
-	More    bool
-	Bytes   int // size of what was read for it
-	Entries int // entries of the source's history, those without an event included
+	More      bool // more was read already: the consumer is behind
+	Bytes     int  // size of what was read for it
+	Entries   int  // entries of the source's history, those without an event included
 	// EventBytes is the size of its events. It exceeds Bytes if they were read before, such as a
 	// transaction's.
 	EventBytes int

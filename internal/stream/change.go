@@ -43,11 +43,9 @@ type Change struct {
 	Command mongo.Command
 	UUID    bson.Binary // the collection concerned (a rename's source), if known
 	Shard   string      // that reports it, in a sharded cluster
-	// Options are those of create and view in the form of listCollections, or a collMod's fields.
-	Options bson.Raw
-	Indexes []Index // createIndexes: specs; dropIndexes: Name only
-	// Mark is the resume token at the change, if it differs from that of the batch before.
-	Mark string
+	Options bson.Raw    // those of create and view in the form of listCollections, or a collMod's fields
+	Indexes []Index     // createIndexes: specs; dropIndexes: Name only
+	Mark    string      // the resume token at the change, if it differs from that of the batch before
 }
 
 // Touches reports that the change concerns the collection of a source namespace, and not only its

@@ -41,17 +41,15 @@ type Event struct {
 	Form delta.Kind // of Update and Upsert: delta.Diff or delta.Modifiers
 	// Rekeyed marks a Put that stands for an update of the shard key. Key.Shard is the old key.
 	Rekeyed bool
-	NS      string // the source's, such as "db.coll" or "db.system.buckets.x"
-	// Route is set by package transform; nil for a SchemaChange, which is in source terms.
-	Route  *Route
-	UUID   *[16]byte // of the collection; nil where the source does not say
-	Key    Key       // unset for SchemaChange
-	Doc    bson.Raw
-	Change *Change
+	NS      string    // the source's, such as "db.coll" or "db.system.buckets.x"
+	Route   *Route    // set by package transform; nil for a SchemaChange, which is in source terms
+	UUID    *[16]byte // of the collection; nil where the source does not say
+	Key     Key       // unset for SchemaChange
+	Doc     bson.Raw
+	Change  *Change // of a SchemaChange
 	// Txn is the event's transaction, nil for none. All its events share the pointer and one position.
 	Txn *Transaction
-	// At is where in the source's history the event took effect.
-	At mongo.OpTime
+	At  mongo.OpTime // where in the source's history the event took effect
 	// Until is set if the event was made of a later read: Doc may contain the document's events after At
 	// up to Until.
 	Until mongo.OpTime
@@ -103,10 +101,9 @@ type Transaction struct {
 
 // Place is a document of the target namespace NS, at an event's position.
 type Place struct {
-	NS string        `bson:"ns"`
-	ID bson.RawValue `bson:"id"`
-	At mongo.OpTime  `bson:"at"`
-	// Source and UUID are the source collection's, if known.
-	Source string      `bson:"source,omitempty"`
-	UUID   bson.Binary `bson:"uuid,omitempty"`
+	NS     string        `bson:"ns"`
+	ID     bson.RawValue `bson:"id"`
+	At     mongo.OpTime  `bson:"at"`
+	Source string        `bson:"source,omitempty"` // of the source collection, if known
+	UUID   bson.Binary   `bson:"uuid,omitempty"`   // likewise
 }

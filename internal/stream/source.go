@@ -22,33 +22,27 @@ type Source interface {
 // SourceStats counts what a source has read since it started.
 type SourceStats struct {
 	Entries, Bytes, Events int64
-	// Newest is the position of the newest entry seen.
-	Newest mongo.OpTime
-	// OpenTransactions and BufferedBytes belong to uncommitted transactions.
-	OpenTransactions int
-	BufferedBytes    int64
-	// Waits says which part of a source delays the others.
-	Waits Wait
-	// Parts are those of a merged source, such as shards.
-	Parts []PartStats
+	Newest                 mongo.OpTime // the position of the newest entry seen
+	OpenTransactions       int          // not committed yet
+	BufferedBytes          int64        // of open transactions
+	Waits                  Wait         // says which part of a source delays the others
+	Parts                  []PartStats  // those of a merged source, such as shards
 }
 
 // PartStats are those of a part of a source.
 type PartStats struct {
 	Name          string
 	Events, Bytes int64
-	// At is the part's completely known position, zero while unknown.
-	At mongo.OpTime
+	At            mongo.OpTime // the part's completely known position, zero while unknown
 }
 
 // Wait is a part of a source, such as a shard, whose pending events come first.
 type Wait struct {
-	Part  string        // empty: nobody waits
-	For   time.Duration // how long it has not moved
-	Moved time.Time     // when it last did
-	Since mongo.OpTime  // where it stands
-	// Undecided says that a prepared transaction is undecided there.
-	Undecided bool
+	Part      string        // empty: nobody waits
+	For       time.Duration // how long it has not moved
+	Moved     time.Time     // when it last did
+	Since     mongo.OpTime  // where it stands
+	Undecided bool          // a prepared transaction is undecided there
 }
 
 // Insertion is the insert of one document, after a position and up to another.

@@ -155,8 +155,7 @@ func (e *Engine) Renamed(from, to string, at mongo.OpTime) {
 func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &start }
 
 // Skipped returns the documents that updates found missing in the overlap and that no later event
-// explained, and a version of that list. A list read after
-// Applied covers that position.
+// explained, and a version of that list. A list read after Applied covers that position.
 func (e *Engine) Skipped() ([]stream.Place, int) { return e.resolver.Skipped() }
 
 // Untangle makes room for a unique index; see resolve.Resolver. Everything fed must be drained.

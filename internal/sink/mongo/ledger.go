@@ -136,10 +136,9 @@ func (l *ledger) full(b *stream.Batch) bool {
 
 // ack counts events of a segment.
 type ack struct {
-	seg *segment
-	n   int64
-	// released: the memory of the events was freed before.
-	released bool
+	seg      *segment
+	n        int64
+	released bool // the memory of the events was freed before
 }
 
 type acks []ack

@@ -38,10 +38,9 @@ var ErrZeroTimestamp = write.ErrZeroTimestamp
 
 // Options configure an Engine.
 type Options struct {
-	Sizes   Sizes
-	Targets Targets
-	// LeavesOut says that documents which rules cannot map are left out.
-	LeavesOut bool
+	Sizes     Sizes
+	Targets   Targets
+	LeavesOut bool // documents which rules cannot map are left out
 	Overlap   Overlap
 	// Schema applies a schema change. Everything before it is acknowledged, nothing after it sent until
 	// Schema returns. before is the last completely applied position. last reports that no event of the
@@ -52,8 +51,7 @@ type Options struct {
 	Source Source
 	// Write configures the writers. New sets its Target.
 	Write write.Options
-	// Limit throttles the events; nil is none.
-	Limit *pace.Limiter
+	Limit *pace.Limiter // throttles the events; nil is none
 	Log   *slog.Logger
 }
 
@@ -62,13 +60,10 @@ const DefaultPartitions = 8
 
 // Sizes limit an Engine.
 type Sizes struct {
-	// Partitions is the number of parallel writers, default DefaultPartitions.
-	Partitions int
-	// InFlight bounds the bytes of events in flight, default 32 MB.
-	InFlight int64
-	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
-	BatchOps   int
-	BatchBytes int
+	Partitions int   // the number of parallel writers, default DefaultPartitions
+	InFlight   int64 // bounds the bytes of events in flight, default 32 MB
+	BatchOps   int   // of one batch of a partition, default 4000
+	BatchBytes int   // of one batch of a partition, default 4 MB
 	// Coalesce bounds the bytes of updates that one partition keeps back during a backlog, default 4 MB;
 	// negative keeps none back. Small inserts among them raise it, to at most fold.MostKept times.
 	Coalesce int
@@ -94,16 +89,14 @@ type Traits struct {
 
 // Overlap says how far the target may be ahead of the events.
 type Overlap struct {
-	// End is the last position at which the target may be ahead of an event.
-	End mongo.OpTime
+	End mongo.OpTime // the last position at which the target may be ahead of an event
 	// RereadUntil: up to this position, the source repairs updates that find no document, as an older
 	// target or the copy may differ from the source. Later ones are conflicts.
 	RereadUntil mongo.OpTime
 	// Refused are documents at which a conflict stopped an earlier run, with the first position that the
 	// target does not have.
 	Refused []stream.Place
-	// Skipped are what Engine.Skipped returned in an earlier run.
-	Skipped []stream.Place
+	Skipped []stream.Place // what Engine.Skipped returned in an earlier run
 	// Capped says, by target namespace, which events the target has already. None may be applied twice,
 	// as the order of a capped collection is content.
 	Capped map[string]CappedStart

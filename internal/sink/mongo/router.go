@@ -1,6 +1,7 @@
 package mongosink
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -109,13 +110,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 		return err
 	}
 	ev := &b.Events[i]
-	before := mongo.MaxOpTime(b.Start, e.parts.upTo(ev.At))
-	for j := i - 1; j >= 0; j-- {
-		if b.Events[j].At.Before(ev.At) {
-			before = b.Events[j].At
-			break
-		}
-	}
+	before := cmp.Or(lastBefore(b.Events[:i], ev.At), mongo.MaxOpTime(b.Start, e.parts.upTo(ev.At)))
 	last := !b.End.Before(ev.At) && (i+1 == len(b.Events) || ev.At.Before(b.Events[i+1].At))
 	l := e.shared.ledger
 	l.advance(before)
@@ -144,16 +139,18 @@ func (p *parts) add(b *stream.Batch) {
 	if len(b.Events) == 0 {
 		return
 	}
-	was := *p
-	p.last, p.before = b.Events[len(b.Events)-1].At, mongo.OpTime{}
-	for i := len(b.Events) - 1; i >= 0 && p.before.IsZero(); i-- {
-		if at := b.Events[i].At; at.Before(p.last) {
-			p.before = at
+	last := b.Events[len(b.Events)-1].At
+	*p = parts{last: last, before: cmp.Or(lastBefore(b.Events, last), p.upTo(last))}
+}
+
+// lastBefore returns the position of the last event before at, zero for none.
+func lastBefore(events []stream.Event, at mongo.OpTime) mongo.OpTime {
+	for i := len(events) - 1; i >= 0; i-- {
+		if events[i].At.Before(at) {
+			return events[i].At
 		}
 	}
-	if p.before.IsZero() {
-		p.before = was.upTo(p.last)
-	}
+	return mongo.OpTime{}
 }
 
 // upTo returns the last position of an event before a position.

@@ -297,20 +297,16 @@ func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end
 func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	b := &stream.Batch{
 		Events: a.events, Start: a.start, End: a.end, Partial: partial, More: more,
-		Mark: a.mark(), Undecided: a.undecided(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
+		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
+	}
+	if a.o.opt.CommitTimes {
+		b.Undecided = a.txns.undecided()
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)
 	a.start, a.events = a.end, nil
 	a.bytes, a.pending, a.entries, a.contents = 0, 0, 0, 0
 	a.o.count(b, a.seen, a.txns)
 	return a.emit(ctx, b)
-}
-
-func (a *assembler) undecided() mongo.OpTime {
-	if !a.o.opt.CommitTimes {
-		return mongo.OpTime{}
-	}
-	return a.txns.undecided()
 }
 
 // mark returns the batch's resume token. Before a.pos open transactions may be unknown, so a.from

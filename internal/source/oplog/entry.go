@@ -16,16 +16,15 @@ var errMalformed = errors.New("malformed oplog entry")
 // entry is an oplog entry, or an operation inside applyOps. It aliases the bytes it was parsed from.
 // Absent fields are zero, an absent term is -1.
 type entry struct {
-	at  mongo.OpTime
-	op  []byte
-	ns  []byte
-	ui  []byte // the 16 bytes of a UUID, nil when absent
-	o   bson.Raw
-	o2  bson.Raw
-	txn txnID
-	// prev is the previous entry of the transaction or retryable write, zero for the first.
-	prev        mongo.OpTime
-	separate    bool // multiOpType 1: operations that belong to no transaction
+	at          mongo.OpTime
+	op          []byte
+	ns          []byte
+	ui          []byte // the 16 bytes of a UUID, nil when absent
+	o           bson.Raw
+	o2          bson.Raw
+	txn         txnID
+	prev        mongo.OpTime // the previous entry of the transaction or retryable write, zero for the first
+	separate    bool         // multiOpType 1: operations that belong to no transaction
 	fromMigrate bool
 	wall        int64 // milliseconds since 1970
 }

@@ -33,11 +33,6 @@ func rolledBack(what string, wanted, found mongo.OpTime) error {
 			"a fresh copy")
 }
 
-// passing returns an error that a restart from the checkpoint fixes.
-func passing(text string) error {
-	return mongo.Retry(text, nil, "")
-}
-
 // readError explains a cursor error. It does not wrap a server error that would count as temporary.
 func readError(addr string, last mongo.OpTime, err error) error {
 	switch {

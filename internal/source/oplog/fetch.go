@@ -77,7 +77,7 @@ func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
 		return err
 	}
 	if found && same(known.at, at) {
-		return passing(f.conn.Addr() + " does not know yet that " + at.String() + " is committed")
+		return mongo.Retry(f.conn.Addr()+" does not know yet that "+at.String()+" is committed", nil, "")
 	}
 	oldest, err := oplogEnd(ctx, f.conn, 1)
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
 	case at.Before(oldest.at):
 		return tooOld("the start of a transaction", at, oldest.at)
 	case newest.at.Before(at):
-		return passing(f.conn.Addr() + " lags behind " + at.String())
+		return mongo.Retry(f.conn.Addr()+" lags behind "+at.String(), nil, "")
 	}
 	return rolledBack("an entry of a transaction", at, newest.at)
 }

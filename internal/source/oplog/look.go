@@ -25,11 +25,10 @@ func (s Span) filter(or ...any) bson.D {
 
 // Look reads events of a few collections from the oplog and from the spool, which may be nil.
 type Look struct {
-	Cluster     *mongo.Cluster
-	Spool       *Spooler
-	Collections []string
-	// SkipMigrated leaves out the writes of chunk migrations.
-	SkipMigrated bool
+	Cluster      *mongo.Cluster
+	Spool        *Spooler
+	Collections  []string
+	SkipMigrated bool // leaves out the writes of chunk migrations
 }
 
 // Each calls fn, in order, for the span's events of the collections and for all schema changes; those

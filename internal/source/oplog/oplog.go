@@ -82,7 +82,7 @@ type Source struct {
 	stats stream.SourceStats
 }
 
-// New returns a source that reads from the member selected by c.Reader.
+// New returns a source. It reads from the member that c.Reader selects.
 func New(c *mongo.Cluster, o Options) *Source {
 	o = o.withDefaults()
 	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter}
@@ -165,7 +165,7 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 		}
 		if ok {
 			watch.heard = time.Now()
-			err = a.chunk(ctx, c)
+			err = c.each(func(doc []byte) error { return a.entry(ctx, doc) })
 			q.done(c)
 		} else {
 			err = watch.check(ctx, a.seen)
@@ -180,17 +180,6 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 			beat = time.Now().Add(every)
 		}
 	}
-}
-
-func (a *assembler) chunk(ctx context.Context, c chunk) error {
-	skip := c.skip
-	return c.batch.Each(func(doc []byte) error {
-		if skip > 0 {
-			skip--
-			return nil
-		}
-		return a.entry(ctx, doc)
-	})
 }
 
 // stallWatch detects a member that answers but gets no entries, such as an old primary behind a
@@ -208,9 +197,8 @@ func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
 		return nil
 	}
 	if w.asked.After(w.heard) && seen.Before(w.expected) {
-		return passing(fmt.Sprintf(
-			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second),
-			w.expected))
+		return mongo.Retry(fmt.Sprintf("the oplog cursor stands at %s for %s although the primary is at %s",
+			seen, now.Sub(w.heard).Round(time.Second), w.expected), nil, "")
 	}
 	w.asked = now
 	if p, err := w.cluster.Positions(ctx); err == nil {

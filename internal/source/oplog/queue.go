@@ -17,6 +17,18 @@ type chunk struct {
 	skip  int // entries at its start that were delivered before
 }
 
+// each calls fn for the entries after the skipped ones.
+func (c chunk) each(fn func(doc []byte) error) error {
+	skip := c.skip
+	return c.batch.Each(func(doc []byte) error {
+		if skip > 0 {
+			skip--
+			return nil
+		}
+		return fn(doc)
+	})
+}
+
 // queue holds what was read ahead, bounded in bytes, for one producer and one consumer.
 type queue struct {
 	limit int64

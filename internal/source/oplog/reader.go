@@ -155,7 +155,7 @@ func seekHint(c *mongo.Cluster) bson.D {
 // after the start position yet.
 func (r *reader) reopen(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
 	if r.started {
-		return nil, passing("the server ended the oplog cursor")
+		return nil, mongo.Retry("the server ended the oplog cursor", nil, "")
 	}
 	t := time.NewTimer(r.await)
 	defer t.Stop()

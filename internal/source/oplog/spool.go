@@ -69,12 +69,7 @@ func (k *spoolSink) waitRoom(ctx context.Context, timeout time.Duration) (bool, 
 
 func (k *spoolSink) put(c chunk) error {
 	rec := spool.Record{Payload: make([]byte, 0, c.batch.Size)}
-	skip := c.skip
-	err := c.batch.Each(func(doc []byte) error {
-		if skip > 0 {
-			skip--
-			return nil
-		}
+	err := c.each(func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil {
 			return err

@@ -10,18 +10,14 @@ import (
 const txnOverhead = 512
 
 type openTxn struct {
-	number int64
-	first  mongo.OpTime // its first entry, or the first one seen
-	// prepared is the position of the prepare entry, zero before it and once committing.
-	prepared mongo.OpTime
+	number   int64
+	first    mongo.OpTime // its first entry, or the first one seen
+	prepared mongo.OpTime // the position of the prepare entry, zero before it and once committing
 	parts    []mongo.OpTime
-	// ops holds a copy of each part's applyOps array, unless spilled.
-	ops   [][]byte
-	bytes int64
-	// spilled: ops are reread from the oplog at commit.
-	spilled bool
-	// headless: the transaction began before the first entry read, so parts is incomplete.
-	headless bool
+	ops      [][]byte // holds a copy of each part's applyOps array, unless spilled
+	bytes    int64
+	spilled  bool // ops are reread from the oplog at commit
+	headless bool // the transaction began before the first entry read, so parts is incomplete
 }
 
 func (t *openTxn) last() mongo.OpTime {
@@ -68,18 +64,14 @@ func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 	}
 	t.parts = append(t.parts, e.at)
 	if t.headless || t.spilled || tt.bytes+int64(len(ops)) > tt.limit {
-		tt.spill(t)
+		tt.bytes -= t.bytes
+		t.ops, t.bytes, t.spilled = nil, 0, true
 		return t
 	}
 	t.ops = append(t.ops, bytes.Clone(ops)) // a copy, for ops pins a reply
 	t.bytes += int64(len(ops))
 	tt.bytes += int64(len(ops))
 	return t
-}
-
-func (tt *txnTable) spill(t *openTxn) {
-	tt.bytes -= t.bytes
-	t.ops, t.bytes, t.spilled = nil, 0, true
 }
 
 // drop forgets the session's transaction, if any.

@@ -20,9 +20,8 @@ const (
 	// smallInsert is the largest insert, in bytes, that is kept back.
 	smallInsert = 512
 	// moreWithInserts multiplies the limit with inserts, since folding grows with the square of what is
-	// kept. Of 1,000,000 operations on documents of 140 bytes, half of them inserts, 169,000 folded
-	// without inserts, 279,000 with twice the limit and 395,000 with four times, in 5 to 7 s in place of
-	// 11.
+	// kept. The test had 1,000,000 operations on documents of 140 bytes, half of them inserts. 169,000
+	// folded without inserts, 279,000 at twice the limit, 395,000 at four times, in 5 to 7 s, not 11.
 	moreWithInserts = 4
 	// MostKept times the limit is the most that is kept: the room with inserts and one batch.
 	MostKept = moreWithInserts + 1

@@ -143,15 +143,8 @@ func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 
 // deletesFirst puts deletions first: a written document may have an equal _id.
 func deletesFirst(docs []*Document) []*Document {
-	var deletes, others []*Document
-	for _, d := range docs {
-		if d.deleted() {
-			deletes = append(deletes, d)
-		} else {
-			others = append(others, d)
-		}
-	}
-	return append(deletes, others...)
+	deletes := slices.DeleteFunc(slices.Clone(docs), func(d *Document) bool { return !d.deleted() })
+	return append(deletes, slices.DeleteFunc(slices.Clone(docs), (*Document).deleted)...)
 }
 
 // attempt tries each document once and returns those that meet a duplicate key. Without keep, only one
@@ -384,16 +377,13 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 // blocked by a foreign document or a capped collection.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
-	case g.held() && r.ahead(g): // also one that is to be deleted
+	case r.ahead(g) && (g.held() || g.refused == nil && g.doc != nil): // a held one may be a deletion
 		g.refused = refusalOf(g.letter)
 		return g, nil
 	case g.held() && g.same:
 		return nil, r.close(ctx, g)
 	case g.refused != nil && g.doc == nil:
 		return nil, nil // ours is gone again
-	case g.refused == nil && g.doc != nil && r.ahead(g):
-		g.refused = refusalOf(g.letter)
-		return g, nil
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
 	}

@@ -60,7 +60,7 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 		if err != nil {
 			return nil, err
 		}
-		if g.foreign() {
+		if g.refused != nil && g.refused.cause.Foreign() || g.letter != nil && g.letter.Cause.Foreign() {
 			letters = own
 		}
 		if g.letter == nil && g.refused != nil && g.refused.cause == deadletter.CauseMissing {
@@ -106,11 +106,6 @@ func (r *round) takeOff(
 		r.noted(g, letters)
 	}
 	return err
-}
-
-// foreign reports that somebody else wrote the target's document with this _id.
-func (g *goal) foreign() bool {
-	return g.refused != nil && g.refused.cause.Foreign() || g.letter != nil && g.letter.Cause.Foreign()
 }
 
 // remove deletes a document in the transaction and returns its dead letter.

@@ -19,12 +19,11 @@ import (
 // be mere reordering: another document still has the key that it lost on the source. Equal _ids in
 // different bytes (1 and 1.0) are different documents.
 type Document struct {
-	Target *fold.Target
-	Hash   uint64 // chooses its partition
-	ID     bsonraw.ID
-	Steps  []fold.Op
-	// refused is why the first step is no mere reordering, if known.
-	refused *refusal
+	Target  *fold.Target
+	Hash    uint64 // chooses its partition
+	ID      bsonraw.ID
+	Steps   []fold.Op
+	refused *refusal // why the first step is no mere reordering, if known
 }
 
 // done reports that an earlier run inserted this very document.

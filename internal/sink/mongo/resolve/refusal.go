@@ -27,9 +27,8 @@ func originOf(t *fold.Target) Origin { return Origin{Target: t.NS, Source: t.Sou
 
 // Reread is a document as the source has it now; Doc is nil if it has none.
 type Reread struct {
-	Doc bson.Raw
-	// Gone: the source has dropped the collection; its drop follows.
-	Gone bool
+	Doc  bson.Raw
+	Gone bool // the source has dropped the collection; its drop follows
 	// Doc contains all changes up to From and none after Until.
 	From, Until mongo.OpTime
 }
@@ -49,12 +48,10 @@ type ConflictError struct {
 	Since mongo.OpTime
 	// Undecided: the blocking document is unknown, as the source has moved on. It may be clear later.
 	Undecided bool
-	// Others are further conflicts, at most 1,000.
-	Others []*ConflictError
+	Others    []*ConflictError // further conflicts, at most 1,000
 	// Applied is the target's position, Sent the last position of which anything was sent.
 	Applied, Sent mongo.OpTime
-	// Sourced: the source itself has several of the documents, as a shard lacks the unique index.
-	Sourced bool
+	Sourced       bool // the source itself has several of the documents, as a shard lacks the unique index
 }
 
 // Error names the operation, namespace, _id, position and reason.

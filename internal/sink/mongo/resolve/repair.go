@@ -44,9 +44,7 @@ func (r *Resolver) repaired(g *goal) {
 	}
 	how := RepairWritten
 	switch {
-	case g.same:
-		how = RepairSame
-	case g.doc == nil && !g.there:
+	case g.same, g.doc == nil && !g.there:
 		how = RepairSame
 	case g.doc == nil:
 		how = RepairDeleted

@@ -17,8 +17,7 @@ import (
 
 // Policy decides about documents that the target refuses.
 type Policy struct {
-	// Overwrite replaces documents that others wrote on the target (merge mode).
-	Overwrite bool
+	Overwrite bool // replaces documents that others wrote on the target (merge mode)
 	// OnConflict decides about refused documents, which Letters keep. Without Letters each refusal is an
 	// error.
 	OnConflict deadletter.Policy
@@ -47,12 +46,10 @@ type Options struct {
 	Policy
 	Source  Source
 	Writers *write.Writers
-	// Cluster is the target.
-	Cluster *mongo.Cluster
+	Cluster *mongo.Cluster // the target
 	// Target describes a collection of the target.
-	Target func(ctx context.Context, ns string) (*fold.Target, error)
-	// Skipped are what Resolver.Skipped returned in an earlier run.
-	Skipped []stream.Place
+	Target  func(ctx context.Context, ns string) (*fold.Target, error)
+	Skipped []stream.Place // what Resolver.Skipped returned in an earlier run
 	Log     *slog.Logger
 }
 
@@ -93,8 +90,7 @@ func (r *Resolver) lenient() bool {
 
 // Due reports that dead letters or skipped documents can be decided at a barrier.
 func (r *Resolver) Due(applied mongo.OpTime) bool {
-	list, _ := r.skipped.list()
-	return len(list) > 0 || r.o.Letters.AnyDue(applied)
+	return !r.skipped.empty() || r.o.Letters.AnyDue(applied)
 }
 
 // Barrier is a moment at which everything fed is on the target or parked.
@@ -105,8 +101,7 @@ type Barrier struct {
 	// RereadUntil: the source repairs updates that find no document up to here; later ones are
 	// conflicts.
 	RereadUntil mongo.OpTime
-	// Must: no document may stay parked.
-	Must bool
+	Must        bool // no document may stay parked
 }
 
 // over reports that the target is no longer ahead.

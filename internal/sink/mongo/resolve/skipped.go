@@ -131,8 +131,8 @@ func (r *Resolver) Renamed(from, to string) {
 // explained, and the list's version. A list read after Applied covers that position.
 func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
-// excused reports an update whose document may be missing: in the overlap, if the target has only a part
-// of the documents or operations, or until the document was looked for.
+// excused reports an update whose document may be missing. That is so in the overlap and until the
+// document was looked for. It is also so if the target gets only some documents or operations.
 func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
 	return t.Partial || t.Stale || o.Overlap || r.skipped.has(t.NS, o.ID)
 }
@@ -250,7 +250,7 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 // writes at the new one. Up to RereadUntil, and on sharded collections, the source restores it. Else
 // policy decides.
 func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
-	if list, _ := r.skipped.list(); len(list) == 0 || !b.over() {
+	if r.skipped.empty() || !b.over() {
 		return nil
 	}
 	round := r.begin(b)

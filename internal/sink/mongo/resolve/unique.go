@@ -19,8 +19,7 @@ type Clash struct {
 	NS, Index string
 	Docs      []bson.Raw
 	Reason    string // of the server
-	// Partial: shards of the source may lack the index, so that the source may have the duplicates, too.
-	Partial bool
+	Partial   bool   // shards of the source may lack the index, so that the source may have the duplicates, too
 }
 
 // Untangle makes room for a unique index whose build met a duplicate key. The source has the index, so

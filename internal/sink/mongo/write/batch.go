@@ -78,14 +78,10 @@ func (w *Writer) send(
 	c := docwrite.Command{Name: name, DB: t.DB, Coll: t.Coll, Ordered: ordered}
 	res, err := w.out.Send(ctx, c, elements(name, t, list))
 	if err != nil {
-		return res, sendFailed(name, t, err)
+		return res, mongo.Wrap(err, "%s into %s", name, t.NS)
 	}
 	w.Stats.Statements.Add(int64(len(list)))
 	return res, nil
-}
-
-func sendFailed(name string, t *fold.Target, err error) error {
-	return mongo.Wrap(err, "%s into %s", name, t.NS)
 }
 
 // delete sends deletes. An error of any ends the job and is about what.
@@ -166,14 +162,7 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) 
 // spared sends deletions of documents that have not expired, or marks in their place. An unmatched one
 // met an expired document or none.
 func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
-	var deletes, marks []statement
-	for _, s := range list {
-		if s.op.Kind == stream.Delete {
-			deletes = append(deletes, s)
-		} else {
-			marks = append(marks, s)
-		}
-	}
+	deletes, marks := split(list, func(s *statement) bool { return s.op.Kind == stream.Delete })
 	matched := int64(0)
 	deletes, err := w.located(ctx, t, deletes)
 	if err == nil {

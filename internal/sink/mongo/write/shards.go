@@ -26,14 +26,7 @@ func (w *Writer) located(ctx context.Context, t *fold.Target, list []statement) 
 	if t.Key.IsZero() || len(list) == 0 {
 		return list, nil
 	}
-	var out, parts []statement
-	for _, s := range list {
-		if s.whole() {
-			out = append(out, s)
-		} else {
-			parts = append(parts, s)
-		}
-	}
+	out, parts := split(list, (*statement).whole)
 	places, err := w.places(ctx, t, parts)
 	if err != nil {
 		return nil, err

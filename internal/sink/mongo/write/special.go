@@ -21,18 +21,13 @@ import (
 func (w *Writer) special(
 	ctx context.Context, t *fold.Target, list []statement,
 ) (plain []statement, results []Result, err error) {
-	first := slices.IndexFunc(list, statement.dollar)
-	if first < 0 {
+	if !slices.ContainsFunc(list, func(s statement) bool { return s.dollar() }) {
 		return list, nil, nil
 	}
-	plain = slices.Clone(list[:first])
-	var dollars []*fold.Op
-	for _, s := range list[first:] {
-		if s.dollar() {
-			dollars = append(dollars, s.op)
-		} else {
-			plain = append(plain, s)
-		}
+	found, plain := split(list, (*statement).dollar)
+	dollars := make([]*fold.Op, len(found))
+	for i, s := range found {
+		dollars[i] = s.op
 	}
 	results, err = w.exchange(ctx, t, dollars, t.Stale) // then their inserts may have been left out
 	return plain, results, err
@@ -66,7 +61,7 @@ func (w *Writer) exchange(
 	return results, nil
 }
 
-func (s statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
+func (s *statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
 
 // Dollar reports a document that only Exchange can write.
 func Dollar(doc []byte) bool {

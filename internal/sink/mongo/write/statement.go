@@ -14,13 +14,11 @@ import (
 
 // statement is one operation as a command carries it.
 type statement struct {
-	op *fold.Op
-	// doc is an update's modifiers or the query of a grouped delete, nil for op.Doc.
-	doc     []byte
+	op      *fold.Op
+	doc     []byte // an update's modifiers or the query of a grouped delete, nil for op.Doc
 	where   []byte
 	guarded bool // it holds only for a document without the fields it inserts
-	// suspect: the document may have a timestamp that the server replaces.
-	suspect bool
+	suspect bool // the document may have a timestamp that the server replaces
 }
 
 // size is roughly the statement's size in a command.
@@ -97,6 +95,18 @@ func (s *statement) appendQuery(dst []byte, t *fold.Target) []byte {
 }
 
 func (s *statement) whole() bool { return s.op.Kind != stream.Update && s.op.Kind != stream.Delete }
+
+// split returns the statements that are so, and the others.
+func split(list []statement, is func(*statement) bool) (yes, no []statement) {
+	for i := range list {
+		if is(&list[i]) {
+			yes = append(yes, list[i])
+		} else {
+			no = append(no, list[i])
+		}
+	}
+	return yes, no
+}
 
 // plan holds a batch's statements by command until it is reset.
 type plan struct {

@@ -20,14 +20,11 @@ import (
 // Options configure the writers of one target.
 type Options struct {
 	Target *mongo.Cluster
-	// Gate bounds concurrent exchanges; nil is none.
-	Gate *pace.Gate
+	Gate   *pace.Gate // bounds concurrent exchanges; nil is none
 	// Transactions of the target; nil starts a session for each, and sends no batches in transactions.
-	Transactions *mongo.Transactions
-	// TransactionOps is the smallest batch of updates that is sent in transactions, default 64.
-	TransactionOps int
-	// Others says that the target may have foreign documents, which are replaced.
-	Others bool
+	Transactions   *mongo.Transactions
+	TransactionOps int  // the smallest batch of updates that is sent in transactions, default 64
+	Others         bool // the target may have foreign documents, which are replaced
 	// SameTerm gets the election term of each write reply and returns an error if it changed.
 	SameTerm func(term int64) error
 }
