@@ -9,8 +9,7 @@ import (
 // ChangeKind names a schema change.
 type ChangeKind string
 
-// The schema changes of an oplog, after its command entries and its writes to
-// system.views are translated.
+// The schema changes, as translated from commands and writes to system.views.
 const (
 	ChangeCreate        ChangeKind = "create"       // collection, or time-series collection
 	ChangeDrop          ChangeKind = "drop"         // collection
@@ -22,40 +21,35 @@ const (
 	ChangeView          ChangeKind = "view" // view created or redefined
 	ChangeDropView      ChangeKind = "dropView"
 	ChangeDropAllViews  ChangeKind = "dropAllViews" // system.views dropped
-	// ChangeIdentity says that the collection, with all it holds, has another UUID: a
-	// sharded cluster has moved it from one shard to another.
+	// ChangeIdentity: the collection has another UUID, as a cluster moved it to another shard.
 	ChangeIdentity ChangeKind = "identity"
 )
 
 // Change is one schema change in source terms.
 type Change struct {
 	Kind ChangeKind
-	// NS is "db.coll"; for DropDatabase and DropAllViews "db". A time-series
-	// collection has its own name here, though its entries name its buckets.
+	// NS is "db.coll", or "db" for DropDatabase and DropAllViews. A time-series collection has its own
+	// name, not that of its buckets.
 	NS string
-	// Buckets says that the entry named a system.buckets collection: index
-	// specifications are those of the buckets.
+	// Buckets: the entry named a system.buckets collection, so index specifications are those of the
+	// buckets.
 	Buckets bool
-	// To and DropTarget belong to a rename. The drop of what a server has filled for
-	// CommandMove has the names of the user's rename in From and To.
+	// A rename sets To and DropTarget. The drop of a CommandMove's staging collection has the names of
+	// the user's rename in From and To.
 	From, To   string
 	DropTarget bool
-	// Command is what the user commanded, where a rename is how a server ends it. NS is
-	// then what the server has filled for it, but of CommandMove what the user named.
+	// Command is the user's command, if servers end it with a rename. NS is then the staging collection,
+	// except for CommandMove, where it is the user's.
 	Command mongo.Command
 	UUID    bson.Binary // the collection concerned (a rename's source), if known
 	Shard   string      // that reports it, in a sharded cluster
-	// Options of create and view (as listCollections would give them), or the
-	// collMod command's fields.
-	Options bson.Raw
-	Indexes []Index // createIndexes: specs; dropIndexes: Name only
-	// Mark is that of a position at the change, where it is another than that of the
-	// batch before.
-	Mark string
+	Options bson.Raw    // those of create and view in the form of listCollections, or a collMod's fields
+	Indexes []Index     // createIndexes: specs; dropIndexes: Name only
+	Mark    string      // the resume token at the change, if it differs from that of the batch before
 }
 
-// Touches reports that the change makes, replaces, renames, drops or alters what
-// a source namespace names; one that concerns indexes alone does not.
+// Touches reports that the change concerns the collection of a source namespace, and not only its
+// indexes.
 func (ch *Change) Touches(ns string) bool {
 	switch ch.Kind {
 	case ChangeDropDatabase:

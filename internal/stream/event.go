@@ -1,6 +1,5 @@
-// Package stream defines what happened at a source. It has events, their batches, the position
-// of a consumer, and what a source and a sink have to do. It holds types and no behaviour
-// beyond them. It knows no oplog, no change stream and no target.
+// Package stream defines events of a source, their batches, the position of a consumer, and what sources
+// and sinks must do. It holds only types. It knows no oplog, no change stream and no target.
 package stream
 
 import (
@@ -21,8 +20,7 @@ const (
 	Update                       // the document exists and Doc, in the form Form, applies to it
 	Delete                       // the document is gone
 	SchemaChange                 // Change is set; everything before it comes first, everything after it later
-	// Put and Upsert are what a server makes of a user's applyOps command, which
-	// does not say whether the document is there.
+	// Put and Upsert come from users' applyOps commands, where the document may exist or not.
 	Put    // the document becomes Doc
 	Upsert // as Update; a document that is missing is made of its _id and the update
 )
@@ -37,40 +35,32 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Event is one change of one document, or one schema change. Its byte fields
-// alias a buffer that nothing reuses.
+// Event is one change of a document, or one schema change. Its bytes alias a buffer that is not reused.
 type Event struct {
 	Kind Kind
 	Form delta.Kind // of Update and Upsert: delta.Diff or delta.Modifiers
-	// Rekeyed is of a Put that an update is: it has given the document another shard key,
-	// and so another shard. Key.Shard is that of before.
+	// Rekeyed marks a Put that stands for an update of the shard key. Key.Shard is the old key.
 	Rekeyed bool
-	NS      string // the source's, such as "db.coll" or "db.system.buckets.x"
-	// Route says where the event goes, which package transform finds. A SchemaChange has
-	// none: it is in the source's terms.
-	Route *Route
-	UUID  *[16]byte // of the collection; nil where the source does not say
-	Key   Key       // unset for SchemaChange
-	Doc   bson.Raw
-	// Change belongs to SchemaChange.
-	Change *Change
-	// Txn is the transaction that the event belonged to, nil if it was none. All
-	// events of a transaction have one pointer and one position.
+	NS      string    // the source's, such as "db.coll" or "db.system.buckets.x"
+	Route   *Route    // set by package transform; nil for a SchemaChange, which is in source terms
+	UUID    *[16]byte // of the collection; nil where the source does not say
+	Key     Key       // unset for SchemaChange
+	Doc     bson.Raw
+	Change  *Change // of a SchemaChange
+	// Txn is the event's transaction, nil for none. All its events share the pointer and one position.
 	Txn *Transaction
-	// At is where in the source's history the event took effect.
-	At mongo.OpTime
-	// Until is set on an event that was made of a later read of the document's state on the
-	// source. Events of the document after At and up to Until may be in it.
+	At  mongo.OpTime // where in the source's history the event took effect
+	// Until is set if the event was made of a later read: Doc may contain the document's events after At
+	// up to Until.
 	Until mongo.OpTime
-	// Wall is the source's time of day, in milliseconds since 1970, of a Delete that may be an
-	// expiry. It is 0 for a known deletion of a user, and where the source does not say.
+	// Wall is the source's time, in milliseconds since 1970, of a Delete that may be an expiry. It is 0
+	// for users' deletions, or if unknown.
 	Wall int64
 
 	checked *byte // where the Doc begins that Update has found to be an update, nil for none
 }
 
-// Update is the change that an Update or Upsert makes, as a view of Doc. It is checked once,
-// whoever asks first, until Doc is another one.
+// Update returns the change of an Update or Upsert as a view of Doc, which it checks once.
 func (ev *Event) Update() (delta.Delta, error) {
 	if ev.checked != nil && len(ev.Doc) > 0 && ev.checked == &ev.Doc[0] {
 		return delta.View(ev.Form, ev.Doc), nil
@@ -82,8 +72,7 @@ func (ev *Event) Update() (delta.Delta, error) {
 	return d, err
 }
 
-// Route says where the changes of a source namespace go, and what rules make of them. It is
-// immutable.
+// Route says where a source namespace goes and what rules do. It is immutable.
 type Route struct {
 	Source, Target string // namespaces; Target is "" where it is not known
 	Filtered       bool   // of the documents those of a filter go there: an update may be of another one
@@ -92,16 +81,15 @@ type Route struct {
 	KeepsExpired   bool   // documents stay there that expire on the source
 }
 
-// Partial reports that of the documents some may not be there: a filter keeps others, or, with
-// leavesOut, the target goes without those that rules cannot map.
+// Partial reports that documents may be missing: a filter drops them, or, with leavesOut, rules cannot
+// map them.
 func (r *Route) Partial(leavesOut bool) bool { return r.Filtered || leavesOut && r.MayFail }
 
 // Key identifies a document within its collection.
 type Key struct {
 	ID bsoncore.Value
-	// Shard is the complete document key, as the source reports it. For a sharded collection it
-	// has the fields of the shard key and _id, for others _id alone. It is nil where the source
-	// reports none, as for inserts before 6.0.
+	// Shard is the complete document key as the source reports it: the shard key's fields and _id, or
+	// _id alone. It is nil if unknown, as for inserts before 6.0.
 	Shard bson.Raw
 }
 
@@ -111,12 +99,11 @@ type Transaction struct {
 	Number  int64
 }
 
-// Place is a document of the namespace NS of the target, at the position of an event.
+// Place is a document of the target namespace NS, at an event's position.
 type Place struct {
-	NS string        `bson:"ns"`
-	ID bson.RawValue `bson:"id"`
-	At mongo.OpTime  `bson:"at"`
-	// Source and UUID are those of the source's collection, as far as known.
-	Source string      `bson:"source,omitempty"`
-	UUID   bson.Binary `bson:"uuid,omitempty"`
+	NS     string        `bson:"ns"`
+	ID     bson.RawValue `bson:"id"`
+	At     mongo.OpTime  `bson:"at"`
+	Source string        `bson:"source,omitempty"` // of the source collection, if known
+	UUID   bson.Binary   `bson:"uuid,omitempty"`   // likewise
 }

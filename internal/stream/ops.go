@@ -26,10 +26,9 @@ const (
 	OpTTL     // deletion of a document that has expired: a part of OpDelete
 )
 
-// OpDocuments are those on documents.
+// OpDocuments are the operations on documents.
 const OpDocuments = OpInsert | OpUpdate | OpReplace | OpDelete | OpTTL
 
-// opNames are in the order of the operations.
 func opNames() []string {
 	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes",
 		"collMod", "ttl"}
@@ -38,7 +37,7 @@ func opNames() []string {
 // OpNames lists what ParseOps takes.
 func OpNames() []string { return append(opNames(), "dropDatabase") }
 
-// ParseOps reads names with commas between them; "none" is none.
+// ParseOps parses names separated by commas; "none" is none.
 func ParseOps(text string) (o Ops, err error) {
 	if strings.TrimSpace(text) == "none" {
 		return 0, nil
@@ -56,8 +55,7 @@ func ParseOps(text string) (o Ops, err error) {
 			return 0, fmt.Errorf("%q is no operation; there are %s, and none", name, strings.Join(OpNames(), ", "))
 		}
 	}
-	// A server drops the collections first, and logs each as any other drop
-	// (seen in the oplogs of 4.2 to 6.0).
+	// Servers log the drops of the collections like any other drop (seen on 4.2 to 6.0).
 	if databases && !o.Has(OpDrop) {
 		return 0, fmt.Errorf("cannot skip dropDatabase alone: a source logs it as drops of its collections, " +
 			"which look like any other drop; write drop, which skips both")
@@ -69,13 +67,13 @@ func ParseOps(text string) (o Ops, err error) {
 	return o, nil
 }
 
-// beforeTTL are operations without which the target does not know what has expired.
+// beforeTTL are operations that decide what expires on the target.
 const beforeTTL = OpInsert | OpUpdate | OpReplace | OpCreateIndexes | OpDropIndexes | OpCollMod
 
 // Has reports whether any of some operations is in the set.
 func (o Ops) Has(any Ops) bool { return o&any != 0 }
 
-// String is the form that ParseOps reads, in a fixed order.
+// String returns the form that ParseOps takes, in a fixed order.
 func (o Ops) String() string {
 	var out []string
 	for i, name := range opNames() {
@@ -89,8 +87,8 @@ func (o Ops) String() string {
 	return strings.Join(out, ",")
 }
 
-// Op is what an event does to a document, 0 of a schema change. A user's applyOps
-// command does not say whether a document is new: then it is two.
+// Op returns what an event does to a document: nothing for a schema change, two operations for a user's
+// applyOps command, which does not say whether the document is new.
 func (ev *Event) Op() Ops {
 	switch ev.Kind {
 	case Insert:
@@ -112,8 +110,7 @@ func (ev *Event) Op() Ops {
 	return 0
 }
 
-// Op is what a change does, 0 if it is nothing to the target. A view that is there
-// already is changed by what would make it.
+// Op returns what a change does, 0 if nothing to the target. there reports that the view exists.
 func (ch *Change) Op(there bool) Ops {
 	switch ch.Kind {
 	case ChangeCreate:

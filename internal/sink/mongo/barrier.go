@@ -8,18 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// waiting is what waits for a barrier: parked documents in order, and the
-// acknowledgements that wait for them.
+// waiting holds parked documents in order, and the acknowledgements that wait for them.
 type waiting struct {
 	docs []*resolve.Document
 	acks acks
 }
 
-// Drain waits until everything fed so far is acknowledged, parked operations
-// included.
+// Drain waits until everything fed is acknowledged, parked operations included.
 func (e *Engine) Drain(ctx context.Context) error { return e.drain(ctx, true) }
 
-// drain is Drain; without must, parked documents may stay parked.
+// drain is Drain; without must, documents may stay parked.
 func (e *Engine) drain(ctx context.Context, must bool) error {
 	failpoint.Hit("drain.before")
 	defer failpoint.Hit("drain.after")
@@ -33,7 +31,7 @@ func (e *Engine) drain(ctx context.Context, must bool) error {
 	return e.failure(err)
 }
 
-// quiesce has the partitions send all they have, and takes what they parked.
+// quiesce makes the partitions send all they have, and takes what they parked.
 func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
 	if err := e.flushChunks(ctx); err != nil {
 		return parked, err
@@ -61,8 +59,8 @@ func (e *Engine) quiesce(ctx context.Context) (parked waiting, err error) {
 	return parked, nil
 }
 
-// resolve decides what was parked. Documents that cannot be decided yet go back
-// to their partitions, where later events join them, before anything new is sent.
+// resolve decides about parked documents. Undecided ones return to their partitions before anything new
+// is sent, so that later events join them.
 func (e *Engine) resolve(ctx context.Context, parked waiting, must bool) error {
 	carry, err := e.resolver.Resolve(ctx, e.barrier(must), parked.docs)
 	if err != nil {
@@ -91,8 +89,7 @@ func (e *Engine) resolve(ctx context.Context, parked waiting, must bool) error {
 	return nil
 }
 
-// beforeBatch resolves what can be resolved now, and makes room for what waits
-// too long.
+// beforeBatch resolves what it can, and makes room.
 func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
 	parked := false
 	select {
@@ -101,7 +98,7 @@ func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
 	default:
 	}
 	crowded := e.resolver.Crowded()
-	// The overlap is over, and documents were parked in it or are in dispute.
+	// After the overlap, parked documents and dead letters can be decided.
 	due := e.over() && (e.carried > 0 || e.resolver.Due(e.Applied().At))
 	if parked || crowded || due {
 		if err := e.drain(ctx, false); err != nil {
@@ -119,9 +116,8 @@ func (e *Engine) beforeBatch(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// relieve makes room in a full ledger by resolving what is parked. Documents
-// that still cannot be resolved then are taken for real conflicts, for what a
-// checkpoint leaves to be replayed is smaller than the ledger.
+// relieve makes room in a full ledger by resolving what is parked. A restart replays less than the
+// ledger holds, so documents that still cannot be resolved are real conflicts.
 func (e *Engine) relieve(ctx context.Context) error {
 	return e.drain(ctx, e.carried > 0)
 }

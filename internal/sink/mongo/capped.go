@@ -2,14 +2,13 @@ package mongosink
 
 import "github.com/millrace/millrace/internal/mongo"
 
-// CappedStart is where the events of a capped collection go on: after those up
-// to Past and a number of further ones.
+// CappedStart says which events of a capped collection to skip: those up to Past and the next Then.
 type CappedStart struct {
 	Past mongo.OpTime
 	Then int
 }
 
-// passes takes an event and reports that the target has it.
+// passes counts an event and reports whether the target has it.
 func (s *CappedStart) passes(at mongo.OpTime) bool {
 	if !s.Past.Before(at) {
 		return true
@@ -18,7 +17,7 @@ func (s *CappedStart) passes(at mongo.OpTime) bool {
 	return s.Then >= 0
 }
 
-// cappedStarts are those of collections by target namespace; router only.
+// cappedStarts are by target namespace, for the router only.
 type cappedStarts map[string]*CappedStart
 
 func newCappedStarts(given map[string]CappedStart) cappedStarts {
@@ -29,7 +28,7 @@ func newCappedStarts(given map[string]CappedStart) cappedStarts {
 	return c
 }
 
-// renamed follows a rename at a position, or the end of a collection (to is "").
+// renamed follows a rename at a position, or a drop (to is "").
 func (c cappedStarts) renamed(from, to string, at mongo.OpTime) {
 	start := c[from]
 	delete(c, from)
@@ -38,8 +37,7 @@ func (c cappedStarts) renamed(from, to string, at mongo.OpTime) {
 	case start != nil:
 		c[to] = start
 	case there != nil && there.Past.Before(at):
-		// A restart may repeat a rename; what is known already of the collection
-		// as it is since then stays.
+		// A restart may repeat a rename: keep what is already known of the collection after it.
 		delete(c, to)
 	}
 }

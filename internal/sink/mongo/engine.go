@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Engine applies events to one target. One rule governs Feed, Drain and Run. Run owns the
-// partitions and is called once. One goroutine at a time calls Feed and Drain. Any goroutine
-// may call the other methods. Renamed, StartCapped and SetOverlap are for Options.Schema.
+// Engine applies events to one target. Run owns the partitions and is called once. One goroutine at a
+// time calls Feed and Drain, any goroutine the other methods. Renamed, StartCapped and SetOverlap are
+// for Options.Schema.
 type Engine struct {
 	o          Options
 	writers    *write.Writers
@@ -29,7 +29,7 @@ type Engine struct {
 	shared     *shared
 	partitions []*partition
 
-	// The router's own:
+	// For the router only:
 	destinations map[string]*destination // by source namespace; nil gets nothing
 	last         struct {
 		route       *stream.Route
@@ -44,7 +44,6 @@ type Engine struct {
 	parts   parts                   // of the batch that is being fed
 }
 
-// shared is what the partitions and the engine share.
 type shared struct {
 	sizes   Sizes
 	ledger  *ledger
@@ -56,7 +55,7 @@ type shared struct {
 	operations, folded, passed, schema atomic.Int64
 }
 
-// New prepares an engine that starts at pos.
+// New returns an engine that starts at pos.
 func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o = o.withDefaults()
 	o.Write.Target = dst
@@ -78,12 +77,11 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	return e
 }
 
-// Sent is the last position of which anything was sent to the target, zero for none. It
-// must not be called while Feed runs.
+// Sent returns the last position of which anything was sent, zero for none. It must not be called while
+// Feed runs.
 func (e *Engine) Sent() mongo.OpTime { return e.sent }
 
-// Run keeps the partitions running until ctx ends or one of them fails, and
-// waits for them.
+// Run runs the partitions until ctx ends or one of them fails.
 func (e *Engine) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, p := range e.partitions {
@@ -94,8 +92,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
-// Feed routes one batch. It blocks while too many bytes are in flight and
-// while a schema change is applied.
+// Feed routes one batch. It blocks while too many bytes are in flight or a schema change is applied.
 func (e *Engine) Feed(ctx context.Context, b *stream.Batch) error {
 	if err := e.beforeBatch(ctx, b); err != nil {
 		return err
@@ -124,7 +121,7 @@ func (e *Engine) Feed(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// failure prefers the partitions' error over the cancellation it caused.
+// failure prefers the partitions' error over the cancellation that it caused.
 func (e *Engine) failure(err error) error {
 	if err == nil {
 		return nil
@@ -132,11 +129,10 @@ func (e *Engine) failure(err error) error {
 	return cmp.Or(context.Cause(e.shared.stopped), err)
 }
 
-// Applied is the position up to which everything is acknowledged, and from
-// where reading would start again.
+// Applied returns the position up to which everything is acknowledged.
 func (e *Engine) Applied() stream.Position { return e.shared.ledger.current() }
 
-// Stats is a snapshot of what every sink counts.
+// Stats returns the counters of every sink.
 func (e *Engine) Stats() stream.SinkStats {
 	s := e.shared
 	return stream.SinkStats{Operations: s.operations.Load(), Folded: s.folded.Load(), Parked: e.resolver.Resolved(),
@@ -144,41 +140,37 @@ func (e *Engine) Stats() stream.SinkStats {
 		Located: e.writers.Stats.Located.Load(), Broadcast: e.writers.Stats.Broadcast.Load()}
 }
 
-// SetOverlap moves the end of the positions in which the target may be ahead, and
-// with it Overlap.RereadUntil.
+// SetOverlap sets Overlap.End and Overlap.RereadUntil.
 func (e *Engine) SetOverlap(end mongo.OpTime) {
 	e.o.Overlap.End, e.o.Overlap.RereadUntil = end, end
 }
 
-// Renamed takes note that at a position a target collection got another name, or
-// went (to is "").
+// Renamed reports that a target collection was renamed at a position, or dropped (to is "").
 func (e *Engine) Renamed(from, to string, at mongo.OpTime) {
 	e.resolver.Renamed(from, to)
 	e.capped.renamed(from, to, at)
 }
 
-// StartCapped sets from where the events of a capped collection count.
+// StartCapped sets which events of a capped collection to skip.
 func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &start }
 
-// Skipped are the documents that updates found missing in the overlap and that
-// no later event has explained yet, and a number that changes with them.
-// What is on the list when Applied is read covers that position.
+// Skipped returns the documents that updates found missing in the overlap and that no later event
+// explained, and a version of that list. A list read after Applied covers that position.
 func (e *Engine) Skipped() ([]stream.Place, int) { return e.resolver.Skipped() }
 
-// Untangle makes room for a unique index on the target; see resolve. Everything
-// fed must be drained.
+// Untangle makes room for a unique index; see resolve.Resolver. Everything fed must be drained.
 func (e *Engine) Untangle(ctx context.Context, c Clash) error {
 	return e.resolver.Untangle(ctx, e.barrier(true), c)
 }
 
-// Conclude tries all documents in dispute and decides about those that the target
-// still refuses. It needs no Run, and must not be called while Feed runs.
+// Conclude retries all disputed documents and decides about those that the target still refuses. It
+// needs no Run, and must not be called while Feed runs.
 func (e *Engine) Conclude(ctx context.Context) error {
 	return e.resolver.ResolveDue(ctx, e.barrier(true))
 }
 
-// Hold keeps a document as the source has it, to repair that of the target. See
-// resolve.Resolver.Hold. Only the goroutine that feeds may call it.
+// Hold keeps a document of the source to repair the target's; see resolve.Resolver. Only the goroutine
+// that feeds may call it.
 func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err error) {
 	t, err := e.target(ctx, l.NS)
 	if err != nil {
@@ -187,11 +179,9 @@ func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err
 	return e.resolver.Hold(ctx, t, l)
 }
 
-// Repaired returns once what came of a document that Hold was given. It is for the goroutine
-// that feeds.
+// Repaired returns, once, the result of a Hold. Only the goroutine that feeds may call it.
 func (e *Engine) Repaired(ns string, id bsonraw.ID) Repaired { return e.resolver.Repaired(ns, id) }
 
-// target describes a collection of the target.
 func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {
 	traits, err := e.o.Targets.Traits(ctx, ns)
 	if err != nil {

@@ -17,9 +17,8 @@ type segment struct {
 	inUse   atomic.Int64 // events whose memory is needed, likewise
 }
 
-// ledger tracks which segments are complete. Its byte limit is what bounds
-// memory: events alias the reply buffers of their batch, so bytes are given
-// back by the batch.
+// ledger tracks complete segments. Its byte limit bounds memory: events alias the reply buffers of their
+// batch, so bytes are released by batch.
 type ledger struct {
 	mu       sync.Mutex
 	open     []*segment // in stream order
@@ -35,10 +34,8 @@ func newLedger(limit int64, start stream.Position) *ledger {
 	return &ledger{limit: limit, position: start, room: make(chan struct{}, 1)}
 }
 
-// admit waits until the batch fits and registers it. One batch is always
-// admitted when nothing is open, however large. Parked operations hold their
-// bytes until they are resolved: relieve does that when wakeCh says that there
-// are some.
+// admit waits until the batch fits and registers it. With nothing in flight a batch of any size fits.
+// Parked operations keep their bytes until relieve resolves them, which wakeCh asks for.
 func (l *ledger) admit(
 	ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{},
 ) (*segment, error) {
@@ -60,7 +57,7 @@ func (l *ledger) admit(
 			if err := relieve(ctx); err != nil {
 				return nil, err
 			}
-			// What stays parked after that would wait for what is not admitted.
+			// What is still parked would wait for a batch that is not admitted.
 			if l.full(b) {
 				if err := relieve(ctx); err != nil {
 					return nil, err
@@ -72,7 +69,7 @@ func (l *ledger) admit(
 	}
 }
 
-// release says that the memory of n events of a segment is needed no more.
+// release frees the memory of n events of a segment.
 func (l *ledger) release(s *segment, n int64) {
 	if s.inUse.Add(-n) > 0 {
 		return
@@ -81,7 +78,7 @@ func (l *ledger) release(s *segment, n int64) {
 	notify(l.room)
 }
 
-// notify leaves a signal for who waits, unless there is one already.
+// notify signals a channel of capacity 1.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -89,8 +86,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// done acknowledges n events of a segment and moves the position over all
-// leading complete segments.
+// done acknowledges n events of a segment and advances the position over complete segments.
 func (l *ledger) done(s *segment, n int64) {
 	if s.pending.Add(-n) > 0 {
 		return
@@ -132,7 +128,7 @@ func (l *ledger) current() stream.Position {
 	return l.position
 }
 
-// full reports that the batch has to wait for room, which only admit takes.
+// full reports that the batch must wait for room. Only admit takes room.
 func (l *ledger) full(b *stream.Batch) bool {
 	used := l.bytes.Load()
 	return used > 0 && used+b.Held() > l.limit
@@ -140,16 +136,13 @@ func (l *ledger) full(b *stream.Batch) bool {
 
 // ack counts events of a segment.
 type ack struct {
-	seg *segment
-	n   int64
-	// released: the memory of the events is needed no more.
-	released bool
+	seg      *segment
+	n        int64
+	released bool // the memory of the events was freed before
 }
 
-// acks are the acknowledgements that wait for a batch.
 type acks []ack
 
-// add counts n events that wait.
 func (a *acks) add(seg *segment, n int64, released bool) {
 	if last := len(*a) - 1; last >= 0 && (*a)[last].seg == seg && (*a)[last].released == released {
 		(*a)[last].n += n
@@ -163,7 +156,6 @@ func (a *acks) reset() {
 	*a = (*a)[:0]
 }
 
-// acknowledge says that events are on the target.
 func (s *shared) acknowledge(list acks) {
 	for _, a := range list {
 		if !a.released {
@@ -173,7 +165,7 @@ func (s *shared) acknowledge(list acks) {
 	}
 }
 
-// release says that nothing points into the memory of events any more.
+// release counts operations and frees their memory.
 func (s *shared) release(a ack) {
 	s.operations.Add(a.n)
 	s.ledger.release(a.seg, a.n)

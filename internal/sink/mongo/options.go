@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// What users of an Engine name, and package resolve uses too.
+// Types of package resolve that are part of this package's interface.
 type (
 	ConflictError = resolve.ConflictError
 	Clash         = resolve.Clash
@@ -25,7 +25,7 @@ type (
 	Source        = resolve.Source
 )
 
-// What may come of a document that Engine.Hold was given.
+// Results of Engine.Hold.
 const (
 	RepairNothing = resolve.RepairNothing
 	RepairWritten = resolve.RepairWritten
@@ -36,63 +36,51 @@ const (
 // ErrZeroTimestamp is write.ErrZeroTimestamp.
 var ErrZeroTimestamp = write.ErrZeroTimestamp
 
-// Options shape an Engine.
+// Options configure an Engine.
 type Options struct {
-	Sizes   Sizes
-	Targets Targets
-	// LeavesOut says that the target goes without documents that rules cannot map.
-	LeavesOut bool
+	Sizes     Sizes
+	Targets   Targets
+	LeavesOut bool // documents which rules cannot map are left out
 	Overlap   Overlap
-	// Schema applies a schema change. Everything before it is acknowledged, and
-	// nothing after it is sent before it returns. before is the last position
-	// that is applied whole; last says that no event of the same position
-	// follows, so that the change's own position is applied when it returns.
+	// Schema applies a schema change. Everything before it is acknowledged, nothing after it sent until
+	// Schema returns. before is the last completely applied position. last reports that no event of the
+	// change's position follows, so that the position is applied when Schema returns.
 	Schema func(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error
-	// Policy says what becomes of documents that the target does not take, and
-	// Source answers what has to be asked about them.
+	// Policy decides about documents that the target refuses. Source answers questions about them.
 	Policy Policy
 	Source Source
-	// Write is how commands are sent; its Target is New's.
+	// Write configures the writers. New sets its Target.
 	Write write.Options
-	// Limit throttles the events; nil is none.
-	Limit *pace.Limiter
+	Limit *pace.Limiter // throttles the events; nil is none
 	Log   *slog.Logger
 }
 
-// DefaultPartitions is Sizes.Partitions where it is 0.
+// DefaultPartitions is the default of Sizes.Partitions.
 const DefaultPartitions = 8
 
-// Sizes bound what an Engine does at once.
+// Sizes limit an Engine.
 type Sizes struct {
-	// Partitions is the number of parallel writers, default DefaultPartitions.
-	Partitions int
-	// InFlight bounds the bytes of the events in flight, default 32 MB.
-	InFlight int64
-	// BatchOps and BatchBytes bound one partition's batch, default 4000 and 4 MB.
-	BatchOps   int
-	BatchBytes int
-	// Coalesce bounds the bytes of updates that one partition keeps back over
-	// batches while a backlog lasts, default 4 MB; negative keeps none back. With
-	// small inserts among them it is four times as much, and never more than
-	// fold.MostKept times.
+	Partitions int   // the number of parallel writers, default DefaultPartitions
+	InFlight   int64 // bounds the bytes of events in flight, default 32 MB
+	BatchOps   int   // of one batch of a partition, default 4000
+	BatchBytes int   // of one batch of a partition, default 4 MB
+	// Coalesce bounds the bytes of updates that one partition keeps back during a backlog, default 4 MB;
+	// negative keeps none back. Small inserts among them raise it, to at most fold.MostKept times.
 	Coalesce int
 }
 
-// Targets tell of the collections that events go to. What they say is asked for once per
-// name, and again after each schema change.
+// Targets describes collections. Answers are cached until the next schema change.
 type Targets interface {
-	// Absent reports a source namespace that nothing is applied to yet, for the target never
-	// got what has the name.
+	// Absent reports a source namespace that the target never got.
 	Absent(ns string) bool
 	// Traits reads a target collection's traits.
 	Traits(ctx context.Context, targetNS string) (Traits, error)
-	// Expiry tells how the documents of a route expire on the source that stay on the target,
-	// and gives what counts those; nil counts nothing.
+	// Expiry returns how documents that stay on the target expire on the source, and a counter of those,
+	// which may be nil.
 	Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error)
 }
 
-// Traits are the properties of a target collection that restrict how its
-// events may be applied.
+// Traits are properties of a target collection that restrict how events are applied.
 type Traits struct {
 	Capped   bool // document order is content
 	Collated bool // _ids of different bytes can be equal
@@ -101,20 +89,16 @@ type Traits struct {
 
 // Overlap says how far the target may be ahead of the events.
 type Overlap struct {
-	// End is until where the target may be ahead of an event.
-	End mongo.OpTime
-	// RereadUntil is the position up to which updates that find no document are repaired from
-	// the source. Until then, what the target had before the job, or what the copy read, may
-	// differ from the source. Later ones are conflicts.
+	End mongo.OpTime // the last position at which the target may be ahead of an event
+	// RereadUntil: up to this position, the source repairs updates that find no document, as an older
+	// target or the copy may differ from the source. Later ones are conflicts.
 	RereadUntil mongo.OpTime
-	// Refused are documents that a conflict stopped an earlier run at: the target
-	// is not ahead of their events from those positions on.
+	// Refused are documents at which a conflict stopped an earlier run, with the first position that the
+	// target does not have.
 	Refused []stream.Place
-	// Skipped are what Engine.Skipped returned in an earlier run.
-	Skipped []stream.Place
-	// Capped tells, by target namespace, what of the events of capped collections
-	// the target has already: order is content, so that none of them may be
-	// applied twice.
+	Skipped []stream.Place // what Engine.Skipped returned in an earlier run
+	// Capped says, by target namespace, which events the target has already. None may be applied twice,
+	// as the order of a capped collection is content.
 	Capped map[string]CappedStart
 }
 

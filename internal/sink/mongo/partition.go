@@ -15,13 +15,11 @@ import (
 )
 
 const (
-	// chunkItems is how many items the router hands over at once.
+	// chunkItems is how many items the router sends at once.
 	chunkItems = 256
-	// backlogLasts is how long a backlog is assumed after a batch that had more
-	// behind it: a source gives its entries in portions.
+	// backlogLasts is how long a backlog is assumed after a batch with more behind it.
 	backlogLasts = 300 * time.Millisecond
-	// linger is how long a partition waits for more during a backlog before it
-	// sends what it has.
+	// linger is how long a partition waits for more during a backlog before it sends.
 	linger = 10 * time.Millisecond
 )
 
@@ -31,7 +29,7 @@ type backlog struct {
 	end   atomic.Int64 // as nanoseconds since began
 }
 
-// until says how long from now on a backlog is assumed.
+// until assumes a backlog for d from now.
 func (b *backlog) until(d time.Duration) {
 	if d < math.MaxInt64 {
 		d += time.Since(b.began)
@@ -41,16 +39,15 @@ func (b *backlog) until(d time.Duration) {
 
 func (b *backlog) lasts() bool { return int64(time.Since(b.began)) < b.end.Load() }
 
-// message is what a partition receives: items, a request for a notice when everything before is
-// acknowledged, or documents to keep parked.
+// message carries items, documents to keep parked, or a request to reply once everything before is
+// acknowledged.
 type message struct {
 	items   []item
 	quiesce chan<- waiting
 	adopt   *waiting
 }
 
-// partition folds items into a batch and sends the batch when it is full or
-// nothing more is waiting.
+// partition folds items into a batch. It sends the batch when it is full or no items wait.
 type partition struct {
 	*shared
 	no     int
@@ -95,7 +92,7 @@ func (p *partition) push(ctx context.Context, it *item) error {
 	return p.sendChunk(ctx)
 }
 
-// sendChunk hands over what push collected; router only.
+// sendChunk is for the router only.
 func (p *partition) sendChunk(ctx context.Context) error {
 	if len(p.chunk) == 0 {
 		return nil
@@ -134,8 +131,7 @@ func (p *partition) run(ctx context.Context) error {
 	}
 }
 
-// await waits for the next message, or until what the partition has in hand is
-// to be sent: during a backlog a little later than at once.
+// await waits for the next message, or, with ok false, until the partition should send what it has.
 func (p *partition) await(ctx context.Context) (m message, ok bool, err error) {
 	select {
 	case m = <-p.in:
@@ -226,8 +222,7 @@ func (p *partition) takeItem(ctx context.Context, it *item) error {
 
 func (p *partition) empty() bool { return p.batch.Empty() && p.kept.Empty() }
 
-// fold takes an item into a kept operation or into the batch. ok is false when
-// all in hand has to be sent first.
+// fold adds an item to a kept operation or to the batch. ok is false if all must be sent first.
 func (p *partition) fold(it *item) (bool, error) {
 	if !p.kept.Empty() {
 		joined, ok, err := p.kept.Join(&it.Item)
@@ -269,7 +264,7 @@ func (p *partition) flush(ctx context.Context) error {
 	if !keep || p.kept.Empty() {
 		return p.flushAll(ctx)
 	}
-	// With the updates that are kept back wait the acknowledgements of all events.
+	// The acknowledgements of all events wait for the updates that are kept back.
 	if err := p.write(ctx, p.batch); err != nil {
 		return err
 	}
@@ -285,8 +280,7 @@ func (p *partition) flush(ctx context.Context) error {
 	return nil
 }
 
-// flushAll sends the batch and what is kept back, and acknowledges their
-// events, except those parked.
+// flushAll sends the batch and what is kept back, and acknowledges their events unless some are parked.
 func (p *partition) flushAll(ctx context.Context) error {
 	for _, b := range []*fold.Batch{p.batch, p.kept.Batch} {
 		if err := p.write(ctx, b); err != nil {
@@ -297,8 +291,7 @@ func (p *partition) flushAll(ctx context.Context) error {
 		if p.parked.Len() == 0 {
 			p.acknowledge(*a)
 		} else {
-			// Which segments the parked operations stem from is not tracked, so
-			// the acknowledgements wait for all of them.
+			// The segments of parked operations are unknown, so all acknowledgements wait.
 			p.parkAcks = append(p.parkAcks, *a...)
 		}
 		a.reset()
@@ -338,8 +331,8 @@ func (p *partition) writeOps(ctx context.Context, g *fold.Group, ops []fold.Op) 
 	return p.parked.Decide(ctx, p.writer, g.Target, results)
 }
 
-// writeSerial writes the operations of a capped or collated collection one after
-// the other; runs of inserts share a command.
+// writeSerial writes operations on a capped or collated collection in order. Runs of inserts share a
+// command.
 func (p *partition) writeSerial(ctx context.Context, g *fold.Group) error {
 	for i := 0; i < len(g.Ops); {
 		run, n := p.inserts(g, i), 1
@@ -363,7 +356,7 @@ func (p *partition) writeSerial(ctx context.Context, g *fold.Group) error {
 	return nil
 }
 
-// inserts are those from the i-th operation on that wait for nothing.
+// inserts returns the inserts from the i-th operation on that wait for nothing.
 func (p *partition) inserts(g *fold.Group, i int) (run []*fold.Op) {
 	for ; i < len(g.Ops); i++ {
 		o := &g.Ops[i]
@@ -375,8 +368,7 @@ func (p *partition) inserts(g *fold.Group, i int) (run []*fold.Op) {
 	return run
 }
 
-// count passes on what was counted since it was last called: for each event by
-// itself the partitions would wait for one another's counters.
+// count publishes counters in bulk, as partitions would contend for them with every event.
 func (p *partition) count() {
 	if p.joined.n > 0 {
 		p.release(p.joined)

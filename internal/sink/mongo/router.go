@@ -1,6 +1,7 @@
 package mongosink
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -26,7 +27,7 @@ type destination struct {
 // throttled is how many events pass at once under a limit.
 const throttled = 100
 
-// route hands the events of a batch to the partitions; routed is how many.
+// route sends a batch's events to the partitions and returns how many.
 func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (routed int, err error) {
 	var key [64]byte
 	if !b.Until.IsZero() {
@@ -56,7 +57,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 		if d == nil {
 			continue
 		}
-		// What concerns a document in dispute goes to its letter.
+		// Events of a disputed document go to its dead letter.
 		if d.start != nil && d.start.passes(ev.At) && !e.o.Policy.Letters.Disputed(d.NS, ev.Key.ID) {
 			e.shared.passed.Add(1)
 			continue
@@ -72,8 +73,8 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 	return routed, e.flushChunks(ctx)
 }
 
-// ahead says that the target may be ahead of an event. Of a document that stopped
-// an earlier run it is not.
+// ahead reports whether the target may be ahead of an event. It is not ahead for a document that stopped
+// an earlier run.
 func (e *Engine) ahead(ns string, ev *stream.Event) bool {
 	if e.o.Overlap.End.Before(ev.At) {
 		return !ev.Until.IsZero()
@@ -85,8 +86,7 @@ func (e *Engine) ahead(ns string, ev *stream.Event) bool {
 	return !refused || ev.At.Before(at)
 }
 
-// throttle waits for the turn of n events. What was routed before them does not
-// wait with them.
+// throttle waits until n events may pass. Events routed before do not wait.
 func (e *Engine) throttle(ctx context.Context, b *stream.Batch, n int) error {
 	if err := e.flushChunks(ctx); err != nil {
 		return err
@@ -103,21 +103,14 @@ func (e *Engine) flushChunks(ctx context.Context) error {
 	return nil
 }
 
-// schema makes everything before the event durable, hands it on and forgets
-// what was known of namespaces.
+// schema drains, applies a schema change and forgets cached destinations.
 func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	failpoint.Hit("barrier.before")
 	if err := e.Drain(ctx); err != nil {
 		return err
 	}
 	ev := &b.Events[i]
-	before := mongo.MaxOpTime(b.Start, e.parts.upTo(ev.At))
-	for j := i - 1; j >= 0; j-- {
-		if b.Events[j].At.Before(ev.At) {
-			before = b.Events[j].At
-			break
-		}
-	}
+	before := cmp.Or(lastBefore(b.Events[:i], ev.At), mongo.MaxOpTime(b.Start, e.parts.upTo(ev.At)))
 	last := !b.End.Before(ev.At) && (i+1 == len(b.Events) || ev.At.Before(b.Events[i+1].At))
 	l := e.shared.ledger
 	l.advance(before)
@@ -133,13 +126,11 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	return nil
 }
 
-// parts says how far a batch has come that goes on in several. The positions of those
-// are its own: that of the batch before, until the last of them.
+// parts tracks positions across partial batches, whose End stays at that of the batch before.
 type parts struct {
 	last, before mongo.OpTime // of the last event, and of the last one at an earlier position
 }
 
-// add takes note of a batch that was routed.
 func (p *parts) add(b *stream.Batch) {
 	if !b.Partial {
 		*p = parts{}
@@ -148,19 +139,21 @@ func (p *parts) add(b *stream.Batch) {
 	if len(b.Events) == 0 {
 		return
 	}
-	was := *p
-	p.last, p.before = b.Events[len(b.Events)-1].At, mongo.OpTime{}
-	for i := len(b.Events) - 1; i >= 0 && p.before.IsZero(); i-- {
-		if at := b.Events[i].At; at.Before(p.last) {
-			p.before = at
-		}
-	}
-	if p.before.IsZero() {
-		p.before = was.upTo(p.last)
-	}
+	last := b.Events[len(b.Events)-1].At
+	*p = parts{last: last, before: cmp.Or(lastBefore(b.Events, last), p.upTo(last))}
 }
 
-// upTo is the last position of an event that came before one at a position.
+// lastBefore returns the position of the last event before at, zero for none.
+func lastBefore(events []stream.Event, at mongo.OpTime) mongo.OpTime {
+	for i := len(events) - 1; i >= 0; i-- {
+		if events[i].At.Before(at) {
+			return events[i].At
+		}
+	}
+	return mongo.OpTime{}
+}
+
+// upTo returns the last position of an event before a position.
 func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
 	if p.last.Before(at) {
 		return p.last
@@ -168,7 +161,7 @@ func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
 	return p.before
 }
 
-// destination finds where an event goes, nil when nothing is applied to that.
+// destination returns where an event goes, nil for nowhere.
 func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
 	r := ev.Route
 	if r == nil || r.Target == "" {
@@ -189,7 +182,6 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 	return d, nil
 }
 
-// describe asks where an event goes.
 func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, error) {
 	r := ev.Route
 	if e.o.Targets.Absent(r.Source) {
@@ -212,20 +204,19 @@ func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, 
 	return &destination{Target: t, start: e.capped[r.Target]}, nil
 }
 
-// barrier is the present moment, when everything fed is drained.
+// barrier describes the present, when everything fed is drained.
 func (e *Engine) barrier(must bool) resolve.Barrier {
 	o, applied := &e.o.Overlap, e.Applied().At
-	// Within a batch a schema change moves the position.
+	// Within a batch a schema change advances the position.
 	return resolve.Barrier{Fed: mongo.MaxOpTime(e.fed, applied), Applied: applied,
 		Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
 }
 
-// over says that everything in the overlap was fed.
+// over reports that everything in the overlap was fed.
 func (e *Engine) over() bool { return !e.fed.Before(mongo.MaxOpTime(e.o.Overlap.End, e.until)) }
 
-// newer takes note that documents of a batch are as the source had them later. What
-// comes up to there after the batch may have happened to them already, and what the batch
-// itself brings where a schema change has it judged before its end.
+// newer extends the overlap to b.Until, as documents of the batch may contain later changes. They may
+// also contain changes within the batch, if a schema change needs a decision before its end.
 func (e *Engine) newer(b *stream.Batch) {
 	e.until = mongo.MaxOpTime(e.until, b.Until)
 	judged := func(ev stream.Event) bool { return ev.Kind == stream.SchemaChange }

@@ -8,8 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// assembler turns entries into events and events into batches. It runs in one
-// goroutine.
+// assembler turns entries into events and events into batches, in one goroutine.
 type assembler struct {
 	o    *Source
 	emit func(context.Context, *stream.Batch) error
@@ -50,7 +49,6 @@ func newAssembler(o *Source, pos, from mongo.OpTime, emit func(context.Context, 
 	return a
 }
 
-// entry takes the next entry of the oplog.
 func (a *assembler) entry(ctx context.Context, doc []byte) error {
 	var e entry // large: not returned by value for every entry
 	err := e.parse(doc)
@@ -83,7 +81,7 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 	return nil
 }
 
-// order checks that positions grow and that the history has Applied.
+// order checks that positions grow and that the oplog has the entry at pos.
 func (a *assembler) order(at mongo.OpTime) error {
 	if !a.seen.Before(at) {
 		return fmt.Errorf("%w: position %s does not grow", errMalformed, at)
@@ -98,8 +96,8 @@ func (a *assembler) order(at mongo.OpTime) error {
 	return nil
 }
 
-// dispatch handles an entry by its kind. Entries that are not live are at or
-// before Applied: only their parts of transactions count.
+// dispatch handles an entry by its kind. Of entries up to pos (not live) only parts of transactions
+// matter.
 func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 	if a.moves != nil {
 		if taken, err := a.move(e, live); taken || err != nil {
@@ -118,7 +116,6 @@ func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 	return a.add(e, e.at)
 }
 
-// command handles an entry with op c that stands in the oplog itself.
 func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 	c, err := parseCommand(e.o)
 	if err != nil {
@@ -133,7 +130,8 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 			return nil
 		}
 		a.byUser = a.usersOwn(e, c)
-		// No matter whose: servers group what expires since 6.1, and what version logged the entry is not known
+		// Not limited to some versions: since 6.1 servers group expired documents, and an entry has no
+		// version.
 		if !c.sent && e.txn.lsid == nil {
 			a.wall = e.wall
 		}
@@ -155,7 +153,6 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 	return a.add(e, e.at)
 }
 
-// transaction handles an applyOps entry of a transaction.
 func (a *assembler) transaction(ctx context.Context, e *entry, c command, live bool) error {
 	if c.partial || c.prepared {
 		t := a.txns.add(e, c.ops)
@@ -167,7 +164,6 @@ func (a *assembler) transaction(ctx context.Context, e *entry, c command, live b
 	return a.commit(ctx, e, c.ops, live)
 }
 
-// commitPrepared emits a prepared transaction.
 func (a *assembler) commitPrepared(ctx context.Context, e *entry, live bool) error {
 	if t := a.txns.get(e.txn); t != nil {
 		t.prepared = mongo.OpTime{}
@@ -184,8 +180,7 @@ func (a *assembler) commitPrepared(ctx context.Context, e *entry, live bool) err
 	return a.commit(ctx, &committed, nil, live)
 }
 
-// commit emits a transaction's operations: those of its earlier entries, then
-// ops, which the committing entry brings itself.
+// commit emits a transaction's operations: those of earlier entries, then ops of the committing entry.
 func (a *assembler) commit(ctx context.Context, e *entry, ops []byte, live bool) error {
 	defer a.txns.drop(e.txn)
 	if !live {
@@ -199,8 +194,7 @@ func (a *assembler) commit(ctx context.Context, e *entry, ops []byte, live bool)
 	return a.applyOps(ctx, ops, e.at)
 }
 
-// name is a transaction for its events, many of which are of one operation: they
-// are made by the dozen.
+// name returns a transaction for its events. It allocates them in blocks, as many have one operation.
 func (a *assembler) name(id txnID) *stream.Transaction {
 	const dozens = 64
 	if len(a.named) == cap(a.named) {
@@ -210,8 +204,7 @@ func (a *assembler) name(id txnID) *stream.Transaction {
 	return &a.named[len(a.named)-1]
 }
 
-// earlier emits the operations of a transaction's entries before the one that
-// commits it, from memory or, failing that, from the oplog.
+// earlier emits the operations of a transaction's earlier entries, from memory or from the oplog.
 func (a *assembler) earlier(ctx context.Context, e *entry, t *openTxn) error {
 	if e.prev.IsZero() {
 		return nil
@@ -240,7 +233,7 @@ func (a *assembler) earlier(ctx context.Context, e *entry, t *openTxn) error {
 	return nil
 }
 
-// refetch reads one entry of a transaction again and emits its operations.
+// refetch emits the operations of an entry that it reads from the oplog again.
 func (a *assembler) refetch(ctx context.Context, part, at mongo.OpTime) error {
 	e, err := a.fetch.entry(ctx, part, false)
 	if err != nil {
@@ -256,7 +249,7 @@ func (a *assembler) refetch(ctx context.Context, part, at mongo.OpTime) error {
 	return a.applyOps(ctx, c.ops, at)
 }
 
-// applyOps emits the operations of an applyOps array as taking effect at at.
+// applyOps emits the operations of an applyOps array with the position at.
 func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) error {
 	return a.operations(ops, 0, func(e *entry, size int) error {
 		a.pending += size
@@ -276,7 +269,6 @@ func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) e
 	})
 }
 
-// add makes an event of an operation, in its place among the others.
 func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	info := a.ns.lookup(e.ns)
 	if info.kind == nsSkip {
@@ -298,15 +290,17 @@ func (a *assembler) put(ev stream.Event) {
 	a.events = append(a.events, ev)
 }
 
-// unsent reports that the consumer does not know of everything read.
+// unsent reports that emit has not been given everything that was read.
 func (a *assembler) unsent() bool { return a.entries > 0 || a.start.Before(a.end) }
 
-// flush hands everything read to the consumer. more says that there is more, and
-// partial that it is of the entry at hand.
+// flush emits what was read. more: more entries are waiting; partial: the current entry goes on.
 func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	b := &stream.Batch{
 		Events: a.events, Start: a.start, End: a.end, Partial: partial, More: more,
-		Mark: a.mark(), Undecided: a.undecided(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
+		Mark: a.mark(), Bytes: a.bytes, Entries: a.entries, EventBytes: a.contents,
+	}
+	if a.o.opt.CommitTimes {
+		b.Undecided = a.txns.undecided()
 	}
 	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)
 	a.start, a.events = a.end, nil
@@ -315,16 +309,8 @@ func (a *assembler) flush(ctx context.Context, more, partial bool) error {
 	return a.emit(ctx, b)
 }
 
-// undecided is that of a batch.
-func (a *assembler) undecided() mongo.OpTime {
-	if !a.o.opt.CommitTimes {
-		return mongo.OpTime{}
-	}
-	return a.txns.undecided()
-}
-
-// mark is that of a batch. Until the position that the run began at is passed
-// not all open transactions are known, and the position that the run was given counts.
+// mark returns the batch's resume token. Before a.pos open transactions may be unknown, so a.from
+// counts.
 func (a *assembler) mark() string {
 	from := a.from
 	if !a.seen.Before(a.pos) {

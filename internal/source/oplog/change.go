@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// notFollowed is why a change cannot be followed, which matters only to a job that it concerns.
+// notFollowed is an unsupported change. It fails only jobs that replicate one of its names.
 type notFollowed struct {
 	error
 	change stream.Change // what is known of it: kind and names at least
@@ -22,9 +22,8 @@ type notFollowed struct {
 
 func (n *notFollowed) Unwrap() error { return n.error }
 
-// parseChange reads a command of a user's database: nil for one without effect
-// on the schema, such as the start of an index build. A command that it does not
-// know is an error that names it. It knows none that has operations.
+// parseChange parses a command on a user's database. It returns nil for commands that do not change the
+// schema, and an error for unknown ones.
 func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	if !bsonraw.Valid(o, bsonraw.MaxDepth) {
 		return nil, fmt.Errorf("command on database %s: malformed document", db)
@@ -101,12 +100,12 @@ func unknownCommand() error {
 			"with --restart, which copies the present state")
 }
 
-// ofServer reports collections that the server itself keeps.
+// ofServer reports collections that servers maintain themselves.
 func ofServer(coll string) bool {
 	return strings.HasPrefix(coll, "system.") && coll != "system.js" && !strings.HasPrefix(coll, mongo.BucketsPrefix)
 }
 
-// createdOptions are the options as listCollections would give them.
+// createdOptions returns the options in the form of listCollections.
 func createdOptions(o bson.Raw, buckets bool) (bson.Raw, error) {
 	if !buckets {
 		return without(o, "create", "idIndex"), nil
@@ -114,7 +113,6 @@ func createdOptions(o bson.Raw, buckets bool) (bson.Raw, error) {
 	if field(o, "timeseries").Type == 0 {
 		return nil, errors.New("a system.buckets collection without time-series options")
 	}
-	// The server adds these to buckets by itself.
 	return without(o, "create", "idIndex", "validator", "clusteredIndex"), nil
 }
 
@@ -123,7 +121,7 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	if cmd.Type != bson.TypeString || to == "" {
 		return nil, errors.New("malformed rename")
 	}
-	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
+	// dropTarget is the UUID of the dropped collection, or a boolean in old entries.
 	drop := field(o, "dropTarget")
 	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary ||
 		truth(drop)}
@@ -159,7 +157,6 @@ func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 	return out, nil
 }
 
-// droppedIndexes reads a name or an array of names.
 func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 	if name := str(list); name != "" {
 		return []stream.Index{{Name: name}}, nil
@@ -176,9 +173,9 @@ func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 	return out, nil
 }
 
-// parseViewWrite reads an insert, update or delete on db.system.views, where views are kept. It
-// returns nil for those of time-series collections, for which the changes of their buckets
-// stand. A delete does not say which it is. So ChangeDropView must leave other things alone.
+// parseViewWrite parses a write to db.system.views. It returns nil for time-series views, as the changes
+// of their buckets replace them. A delete does not say what it deletes, so ChangeDropView must drop
+// views only.
 func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 	if len(op) != 1 || !strings.Contains("iud", op) {
 		return nil, fmt.Errorf("%w: unknown kind of operation", errMalformed)
@@ -211,21 +208,19 @@ func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 	return &stream.Change{Kind: stream.ChangeView, NS: ns, Options: without(o, "_id")}, nil
 }
 
-// The following read valid documents.
+// The functions below expect valid documents.
 
-// field finds a field; its type is 0 if there is none.
 func field(doc bson.Raw, name string) bsonraw.Element {
 	f, _ := bsonraw.Field(doc, name)
 	return f
 }
 
-// str is a string's text, "" of anything else.
 func str(f bsonraw.Element) string {
 	s, _ := text(f)
 	return string(s)
 }
 
-// without copies a document leaving out fields.
+// without copies a document without the named fields.
 func without(doc bson.Raw, names ...string) bson.Raw {
 	i, out := bsoncore.AppendDocumentStart(nil)
 	for f := range bsonraw.Fields(doc) {

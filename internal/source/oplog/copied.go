@@ -1,6 +1,6 @@
 package oplog
 
-// identity is the UUID of a collection, zero for none.
+// identity is a collection's UUID; zero means none.
 type identity [16]byte
 
 func identityOf(ui []byte) (id identity) {
@@ -8,27 +8,25 @@ func identityOf(ui []byte) (id identity) {
 	return id
 }
 
-// copied is a copy that a rename between databases makes, with what the oplog proves of the
-// collection that it is a copy of. That exists before the copy is created, and the server
-// has it locked against writes until its last document is copied (seen on 4.2 to 6.0).
+// copied is a copy made by a rename between databases, with what the oplog proves about its origin. The
+// origin exists before the copy, and the server locks it against writes until the last document is
+// copied (seen on 4.2 to 6.0).
 type copied struct {
 	term int64
 	docs int64 // of the copy, below 0 where that is not known
-	// not are the collections that were created, or otherwise changed, meanwhile.
+	// not lists collections that cannot be the origin: they were created or changed during the copy.
 	not map[identity]bool
-	// since are the collections with entries after the newest document of the copy, and
-	// how many documents they have more than then.
+	// since maps collections with entries after the copy's newest document to their growth in documents.
 	since map[identity]int64
 }
 
 const (
-	// maxCopies bounds the copies that are watched at once. Servers make one a client.
+	// maxCopies bounds the copies that are watched. A server makes one for each client.
 	maxCopies = 16
-	// maxWitnesses bounds what is kept for each.
+	// maxWitnesses bounds the collections per copy.
 	maxWitnesses = 10_000
 )
 
-// beginCopy watches a copy from its first entry on.
 func (m *moves) beginCopy(e *entry) {
 	if m.copies == nil {
 		m.copies = map[identity]*copied{}
@@ -38,7 +36,6 @@ func (m *moves) beginCopy(e *entry) {
 	}
 }
 
-// endCopy takes a copy that gets its name.
 func (m *moves) endCopy(e *entry) *copied {
 	id := identityOf(e.ui)
 	c := m.copies[id]
@@ -49,7 +46,7 @@ func (m *moves) endCopy(e *entry) *copied {
 	return c
 }
 
-// witness takes each entry. Its cost without a rename under way is three lengths.
+// witness sees each entry. Without a rename under way it costs three length checks.
 func (m *moves) witness(e *entry) {
 	if len(m.copies)+len(m.open)+len(m.ended) == 0 || string(e.op) == "n" {
 		return
@@ -84,7 +81,6 @@ func (m *moves) witness(e *entry) {
 	}
 }
 
-// changed notes an operation on a collection.
 func (m *moves) changed(e *entry, created bool) {
 	id := identityOf(e.ui)
 	if id == (identity{}) {
@@ -105,7 +101,7 @@ func (m *moves) changed(e *entry, created bool) {
 	}
 }
 
-// grow takes one more document of the copy: what has changed before it was not locked.
+// grow counts a document of the copy. Collections that changed before it were not locked.
 func (c *copied) grow() {
 	if c.docs >= 0 {
 		c.docs++
@@ -116,7 +112,7 @@ func (c *copied) grow() {
 	clear(c.since)
 }
 
-// note takes an operation on another collection.
+// note records an operation on another collection.
 func (c *copied) note(id identity, op string, created bool) {
 	if c.docs < 0 {
 		return
@@ -138,7 +134,7 @@ func (c *copied) note(id identity, op string, created bool) {
 	}
 }
 
-// mayBeOf reports whether the copy may be one of the collection that a drop is about.
+// mayBeOf reports whether the dropped collection may be the origin of the copy.
 func (c *copied) mayBeOf(drop *entry) bool {
 	id := identityOf(drop.ui)
 	docs, known := drop.o2.Lookup("numRecords").AsInt64OK()

@@ -11,28 +11,24 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// errMalformed is an entry whose bytes make no sense.
 var errMalformed = errors.New("malformed oplog entry")
 
-// entry is one oplog entry, or one operation inside applyOps, aliasing the
-// bytes it was read from. Absent fields are zero; an absent term is -1.
+// entry is an oplog entry, or an operation inside applyOps. It aliases the bytes it was parsed from.
+// Absent fields are zero, an absent term is -1.
 type entry struct {
-	at  mongo.OpTime
-	op  []byte
-	ns  []byte
-	ui  []byte // the 16 bytes of a UUID, nil when absent
-	o   bson.Raw
-	o2  bson.Raw
-	txn txnID
-	// prev is the entry before this one in the same transaction (or the same
-	// retryable write), zero for the first.
-	prev        mongo.OpTime
-	separate    bool // multiOpType 1: operations that belong to no transaction
+	at          mongo.OpTime
+	op          []byte
+	ns          []byte
+	ui          []byte // the 16 bytes of a UUID, nil when absent
+	o           bson.Raw
+	o2          bson.Raw
+	txn         txnID
+	prev        mongo.OpTime // the previous entry of the transaction or retryable write, zero for the first
+	separate    bool         // multiOpType 1: operations that belong to no transaction
 	fromMigrate bool
 	wall        int64 // milliseconds since 1970
 }
 
-// txnID names a transaction: a session and a number that grows within it.
 type txnID struct {
 	lsid   []byte // nil when the entry has none
 	number int64
@@ -44,7 +40,6 @@ func parseEntry(doc []byte) (e entry, err error) {
 	return e, err
 }
 
-// parse reads the fields that matter in one pass.
 func (e *entry) parse(doc []byte) error {
 	*e = entry{at: mongo.OpTime{Term: -1}}
 	for f, ok := range bsonraw.Fields(doc) {
@@ -58,7 +53,7 @@ func (e *entry) parse(doc []byte) error {
 	return nil
 }
 
-// field takes over one field; false means that it has an unexpected type.
+// field sets one field; false means an unexpected type.
 func (e *entry) field(f bsonraw.Element) (ok bool) {
 	switch string(f.Name) {
 	case "ts":
@@ -97,7 +92,7 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 	return ok
 }
 
-// inTransaction distinguishes a transaction's applyOps from one that stands alone.
+// inTransaction tells a transaction's applyOps from a standalone one.
 func (e *entry) inTransaction() bool {
 	return e.txn.lsid != nil && e.txn.set && !e.separate
 }
@@ -137,7 +132,7 @@ func opTime(f bsonraw.Element) (o mongo.OpTime, ok bool) {
 	return o, ok
 }
 
-// command is what an entry's o says when op is c, as far as transactions go.
+// command holds what transactions need of a command entry.
 type command struct {
 	name     []byte // the first field's name
 	ops      []byte // the array of applyOps, nil when o is another command
@@ -176,8 +171,7 @@ func parseCommand(o bson.Raw) (c command, err error) {
 	return c, nil
 }
 
-// commitTime is when a prepared transaction commits on all shards, as the command
-// that commits it says.
+// commitTime returns the time at which all shards commit a prepared transaction.
 func commitTime(o bson.Raw) (mongo.OpTime, error) {
 	f, _ := bsonraw.Field(o, "commitTimestamp")
 	ts, ok := timestamp(f)
@@ -187,7 +181,7 @@ func commitTime(o bson.Raw) (mongo.OpTime, error) {
 	return mongo.OpTime{TS: ts, Term: -1}, nil
 }
 
-// text is a string value's bytes without its terminator.
+// text returns a string's bytes without the terminator.
 func text(e bsonraw.Element) ([]byte, bool) {
 	if e.Type != bson.TypeString {
 		return nil, false
@@ -195,7 +189,7 @@ func text(e bsonraw.Element) ([]byte, bool) {
 	return e.Value[4 : len(e.Value)-1], true
 }
 
-// truth reads a flag as the server writes it: a boolean or a number.
+// truth reads a flag, which servers write as a boolean or a number.
 func truth(e bsonraw.Element) bool {
 	switch e.Type {
 	case bson.TypeBoolean:
@@ -210,7 +204,6 @@ func truth(e bsonraw.Element) bool {
 	return false
 }
 
-// integer reads an int32 or int64.
 func integer(e bsonraw.Element) (int64, bool) {
 	switch e.Type {
 	case bson.TypeInt64:
@@ -221,7 +214,6 @@ func integer(e bsonraw.Element) (int64, bool) {
 	return 0, false
 }
 
-// timestamp reads a timestamp.
 func timestamp(e bsonraw.Element) (bson.Timestamp, bool) {
 	if e.Type != bson.TypeTimestamp {
 		return bson.Timestamp{}, false

@@ -9,15 +9,13 @@ import (
 
 // Errors of a Source that no retry fixes. Both carry a hint.
 var (
-	// ErrTooOld says that the oplog no longer has entries that are needed.
+	// ErrTooOld reports that the oplog has lost entries that are needed.
 	ErrTooOld = errors.New("the source's oplog no longer reaches back far enough")
-	// ErrRolledBack says that the source's history differs from the one that
-	// the position was taken from.
+	// ErrRolledBack reports that the position is not part of the source's history.
 	ErrRolledBack = errors.New("the source's history differs from the one before")
 )
 
-// tooOld reports what was wanted and what the oplog begins with; oldest may be
-// zero when it is not known.
+// tooOld is ErrTooOld with the lost position; oldest is zero if unknown.
 func tooOld(what string, wanted, oldest mongo.OpTime) error {
 	err := fmt.Errorf("%w: %s at %s (%s) is gone", ErrTooOld, what, wanted, wanted.Time().Format("2006-01-02 15:04:05Z"))
 	if !oldest.IsZero() {
@@ -35,13 +33,7 @@ func rolledBack(what string, wanted, found mongo.OpTime) error {
 			"a fresh copy")
 }
 
-// passing makes an error that a restart from the checkpoint resolves.
-func passing(text string) error {
-	return mongo.Retry(text, nil, "")
-}
-
-// readError explains an error of the oplog cursor. The server's own error is
-// not wrapped where it would be taken for one that passes.
+// readError explains a cursor error. It does not wrap a server error that would count as temporary.
 func readError(addr string, last mongo.OpTime, err error) error {
 	switch {
 	case mongo.IsCode(err, mongo.CodeCappedPositionLost):

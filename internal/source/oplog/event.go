@@ -16,7 +16,7 @@ import (
 // maxNesting bounds applyOps inside applyOps.
 const maxNesting = 10
 
-// interpreter makes events of operations. It is not safe for concurrent use.
+// interpreter turns operations into events. It is not safe for concurrent use.
 type interpreter struct {
 	ns           *namespaces
 	version      mongo.Version
@@ -33,8 +33,7 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 		names: &identities{cluster: c}}
 }
 
-// event makes ev, which is zero but for its position and transaction, of an
-// operation that has no others in it. False: it is not wanted.
+// event fills ev, which has only a position and transaction, from a single operation.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
 	if e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info) {
 		return false, nil
@@ -59,8 +58,7 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	return true, nil
 }
 
-// unlessWanted is what becomes of a change that cannot be followed: nothing, unless a name
-// that it concerns is wanted.
+// unlessWanted drops a change that cannot be followed, unless the job keeps one of its names.
 func (in *interpreter) unlessWanted(err error) (*stream.Change, error) {
 	var n *notFollowed
 	switch {
@@ -74,8 +72,7 @@ func (in *interpreter) unlessWanted(err error) (*stream.Change, error) {
 	return nil, nil
 }
 
-// resharded reports the rename by which a collection that was filled with another
-// shard key takes the place of the one before.
+// resharded reports the rename that replaces a collection by its resharded copy.
 func resharded(e *entry, info *nsInfo) bool {
 	if info.kind != nsCommand || string(e.op) != "c" {
 		return false
@@ -85,9 +82,9 @@ func resharded(e *entry, info *nsInfo) bool {
 	return c == mongo.CommandReshard
 }
 
-// rewritten reports what fills the collection that is to take the place of one that is
-// converted to a capped one or renamed into another database. Servers mark that like a
-// migration. Such a collection is of one shard, so that no migration writes to it.
+// rewritten reports writes to the staging collection of a conversion to capped or of a rename between
+// databases. Servers mark them as migrations. A staging collection is on one shard, so no migration
+// writes to it.
 func rewritten(e *entry, info *nsInfo) bool {
 	name := info.name
 	if info.kind == nsCommand {
@@ -100,7 +97,6 @@ func rewritten(e *entry, info *nsInfo) bool {
 	return c == mongo.CommandMove || c == mongo.CommandCapped
 }
 
-// document makes an insert, update or delete.
 func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error {
 	ev.NS = info.name
 	if e.ui != nil {
@@ -143,9 +139,9 @@ func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error 
 	return nil
 }
 
-// asApplied turns an operation into what a server makes of it in a user's applyOps (tried on
-// 4.2 to 6.0). An insert replaces the document of its _id. An update that finds nothing
-// inserts, whatever the entry says of b and alwaysUpsert, for a failed one is not logged.
+// asApplied turns an operation into what a server makes of it in a user's applyOps (tried on 4.2 to
+// 6.0). An insert replaces. An update without a match inserts, whatever b and alwaysUpsert say: a failed
+// one is not logged.
 func (in *interpreter) asApplied(ev *stream.Event) {
 	switch ev.Kind {
 	case stream.Insert, stream.Replace:
@@ -155,8 +151,7 @@ func (in *interpreter) asApplied(ev *stream.Event) {
 	}
 }
 
-// wholeDocument is the entry's o, as a replacement with its _id: servers before
-// 6.0 take one without, and put it first.
+// wholeDocument returns the entry's o, as a replacement with its _id, which servers before 6.0 omit.
 func wholeDocument(e *entry) bson.Raw {
 	if string(e.op) != "u" || e.o == nil || e.o2 == nil || delta.KindOf(e.o) != delta.Replacement {
 		return e.o
@@ -175,16 +170,15 @@ func wholeDocument(e *entry) bson.Raw {
 	return doc
 }
 
-// usersOwn distinguishes a user's applyOps command, which is logged as it was sent, from what a
-// server groups by itself. Before 7.0 no server groups, but for retryable inserts and, since
-// 6.1, for deletes, which are the same of both. There a nested command is logged without the
-// field that reports its origin.
+// usersOwn tells a user's applyOps, logged as it was sent, from operations that a server groups. Before
+// 7.0 servers group only retryable inserts and, since 6.1, deletes, which are the same for both. There a
+// nested command lacks the field that reports its origin.
 func (in *interpreter) usersOwn(e *entry, c command) bool {
 	return c.sent || !e.separate && !in.version.AtLeast(7, 0)
 }
 
-// operations calls fn for the operations of an applyOps array and of those nested in
-// it, with their sizes. What fn gets is used again for the next.
+// operations calls fn for the operations of an applyOps array, nested ones included, and their sizes.
+// The entry is reused for the next call.
 func (in *interpreter) operations(ops []byte, depth int, fn func(e *entry, size int) error) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%w: applyOps nested too deeply", errMalformed)

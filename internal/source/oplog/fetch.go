@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// fetcher reads single oplog entries back, by position. It asks the primary
-// where there is one: no member knows less of what is majority-committed.
+// fetcher reads single oplog entries by position. It prefers the primary, which knows most of what is
+// majority-committed.
 type fetcher struct {
 	cluster *mongo.Cluster
 	conn    *wire.Conn
@@ -30,8 +30,7 @@ func (f *fetcher) close() {
 	}
 }
 
-// entry reads the entry at a position. With bare set only what links a
-// transaction's entries is read.
+// entry reads the entry at a position; with bare only the fields that link a transaction's entries.
 func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry, error) {
 	if e, found, err := f.fromSpool(at); found || err != nil {
 		return e, err
@@ -63,7 +62,6 @@ func (f *fetcher) entry(ctx context.Context, at mongo.OpTime, bare bool) (entry,
 	return e, nil
 }
 
-// find is the command that finds the entry at a position.
 func (f *fetcher) find(at mongo.OpTime) bson.D {
 	return append(bson.D{
 		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
@@ -71,15 +69,15 @@ func (f *fetcher) find(at mongo.OpTime) bson.D {
 	}, seekHint(f.cluster)...)
 }
 
-// missing explains why no entry is at a position.
+// missing explains why there is no entry at a position.
 func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
-	// A primary just elected has the entry before it knows that it is committed.
+	// A new primary has the entry before it knows that it is committed.
 	known, found, err := findOne(ctx, f.conn, f.find(at))
 	if err != nil {
 		return err
 	}
 	if found && same(known.at, at) {
-		return passing(f.conn.Addr() + " does not know yet that " + at.String() + " is committed")
+		return mongo.Retry(f.conn.Addr()+" does not know yet that "+at.String()+" is committed", nil, "")
 	}
 	oldest, err := oplogEnd(ctx, f.conn, 1)
 	if err != nil {
@@ -93,13 +91,12 @@ func (f *fetcher) missing(ctx context.Context, at mongo.OpTime) error {
 	case at.Before(oldest.at):
 		return tooOld("the start of a transaction", at, oldest.at)
 	case newest.at.Before(at):
-		return passing(f.conn.Addr() + " lags behind " + at.String())
+		return mongo.Retry(f.conn.Addr()+" lags behind "+at.String(), nil, "")
 	}
 	return rolledBack("an entry of a transaction", at, newest.at)
 }
 
-// chain follows a transaction's entries back from last and returns their
-// positions, first to last.
+// chain follows a transaction's entries back from last and returns their positions, oldest first.
 func (f *fetcher) chain(ctx context.Context, id txnID, last mongo.OpTime) ([]mongo.OpTime, error) {
 	var parts []mongo.OpTime
 	for at := last; !at.IsZero(); {

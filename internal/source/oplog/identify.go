@@ -13,18 +13,16 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// identities knows the names of collections by their UUIDs, for users' applyOps commands. A
-// server applies an operation to the collection of its ui, whatever its ns says (tried on 4.2
-// to 6.0). It is not safe for concurrent use.
+// identities maps UUIDs to collection names for users' applyOps commands. Servers apply an operation by
+// its ui, whatever its ns says (tried on 4.2 to 6.0). It is not safe for concurrent use.
 type identities struct {
 	cluster *mongo.Cluster
 	known   map[[16]byte]string // until the next change of names
 }
 
-// maxIdentities bounds what is known.
 const maxIdentities = 1 << 16
 
-// forget is for a change that may give collections other names.
+// forget drops the names when a change may rename collections.
 func (n *identities) forget(ch *stream.Change) {
 	switch ch.Kind {
 	case stream.ChangeCreate, stream.ChangeDrop, stream.ChangeDropDatabase, stream.ChangeRename:
@@ -32,8 +30,7 @@ func (n *identities) forget(ch *stream.Change) {
 	}
 }
 
-// identify gives an operation of a user's applyOps command the name of the collection that
-// a server applies it to at a position.
+// identify gives an operation of a user's applyOps the collection name that the server applied it to.
 func (in *interpreter) identify(ctx context.Context, e *entry, at mongo.OpTime) error {
 	if e.ui == nil {
 		return nil
@@ -73,8 +70,7 @@ func (in *interpreter) identify(ctx context.Context, e *entry, at mongo.OpTime) 
 	return nil
 }
 
-// at is the name that the collection of a UUID has at a position. It fails where that
-// cannot be found out.
+// at returns a collection's name at a position.
 func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.OpTime) (string, error) {
 	if name, ok := n.known[uuid]; ok {
 		return name, nil
@@ -93,8 +89,7 @@ func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.
 	return name, nil
 }
 
-// find looks a collection up as it is now, and goes back by the entries on its
-// names since the position.
+// find looks up the current name, and corrects it by the entries since the position.
 func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at mongo.OpTime) (name string, err error) {
 	now, err := n.named(ctx, uuid, ns)
 	if err != nil {
@@ -144,8 +139,7 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 	return name, nil
 }
 
-// named is the name of a collection as it is now, "" when there is none. Most are of the
-// database that the operation names.
+// named returns the current name, "" for none. It asks the operation's database first.
 func (n *identities) named(ctx context.Context, uuid bson.Binary, ns string) (string, error) {
 	db, _ := mongo.SplitNS(ns)
 	if name, err := n.namedIn(ctx, uuid, db); name != "" || err != nil {

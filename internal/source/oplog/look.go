@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Span is what lies after a position, up to another.
+// Span is a range of positions: after After, up to and including Until.
 type Span struct{ After, Until mongo.OpTime }
 
 func (s Span) contains(at mongo.OpTime) bool { return s.After.Before(at) && !s.Until.Before(at) }
@@ -23,19 +23,17 @@ func (s Span) filter(or ...any) bson.D {
 		{Key: "$or", Value: bson.A(or)}}
 }
 
-// Look goes through what the oplog has of a few collections. What the spool, which may be
-// nil, has of it counts too.
+// Look reads events of a few collections from the oplog and from the spool, which may be nil.
 type Look struct {
-	Cluster     *mongo.Cluster
-	Spool       *Spooler
-	Collections []string
-	// SkipMigrated leaves out what chunks do when they move.
-	SkipMigrated bool
+	Cluster      *mongo.Cluster
+	Spool        *Spooler
+	Collections  []string
+	SkipMigrated bool // leaves out the writes of chunk migrations
 }
 
-// Each calls fn for the events of the collections within a span and for all
-// schema changes, in order; of those that cannot be followed kind and
-// names alone. It leaves transactions out. What fn gets may be reused after it returns.
+// Each calls fn, in order, for the span's events of the collections and for all schema changes; those
+// that cannot be followed have kind and names only. It leaves out transactions. fn must not keep the
+// event.
 func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
 	of := bson.D{{Key: "$in", Value: l.Collections}}
 	known := map[string]bool{}
@@ -46,7 +44,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	in.namesAlone = true
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
-		// A write that is retried looks like one.
+		// Retryable writes look like transactions.
 		if err != nil || !span.contains(e.at) || string(e.op) == "c" && e.inTransaction() {
 			return err
 		}
@@ -66,14 +64,13 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		bson.D{{Key: "ns", Value: of}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
-		// These may name others.
+		// Operations with a UUID may belong to other names.
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ui", Value: bson.D{{Key: "$exists", Value: true}}},
 			{Key: "lsid", Value: bson.D{{Key: "$exists", Value: false}}}},
 	), span.Until.TS, func(raw bson.Raw) error { return entry(raw) })
 }
 
-// eachSpooled calls fn for the entries that s has within a span; unread says that
-// s cannot be read.
+// eachSpooled calls fn for the spooled entries of a span; unread is an error of the spool.
 func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err error) {
 	rd := s.From(spoolKey(span.After))
 	defer rd.Close()
@@ -88,12 +85,10 @@ func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err 
 	}
 }
 
-// onChange takes a schema change and its position.
 type onChange = func(*stream.Change, mongo.OpTime) error
 
-// Changes returns a function that calls fn for the schema changes after a position, up to
-// another. It includes those of transactions that did not commit. Changes that cannot be
-// followed come by kind and names alone.
+// Changes returns a function that calls fn for the schema changes after a position, up to another. They
+// include those of aborted transactions. Changes that cannot be followed have kind and names only.
 func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
 	return func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
@@ -114,7 +109,7 @@ func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTi
 	}
 }
 
-// each calls fn for the events of an entry, those in applyOps included.
+// each calls fn for an entry's events, those inside applyOps included.
 func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event) error) error {
 	at, users := e.at, false
 	if string(e.op) == "c" && !e.inTransaction() {

@@ -8,17 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// moves joins what a server logs of a rename between databases (seen on 4.2 to 6.0). The server
-// copies the collection into a new one of the other database, gives that the wanted name, and
-// drops the old one. Nothing else happens to the other database meanwhile, for the server has
-// it locked. The rename counts at the position of the drop. Not safe for concurrent use.
+// moves joins what servers log of a rename between databases (seen on 4.2 to 6.0): create a copy in the
+// other database, rename it, drop the original. The server locks the other database meanwhile. The
+// rename takes effect at the position of the drop. Not safe for concurrent use.
 type moves struct {
 	copies map[identity]*copied // those that have no name yet
 	open   []moved
 	ended  []moved // by the first drop that fits; another one would put that in doubt
 }
 
-// moved is a copy that has its name.
+// moved is a copy that has its final name.
 type moved struct {
 	*copied
 	change *stream.Change
@@ -28,15 +27,15 @@ type moved struct {
 	until  int64  // as wall: another drop before puts the first one in doubt
 }
 
-// doubt is for how many milliseconds a second drop that fits puts the first one in doubt. The
-// server drops right after it has renamed. Where it took longer, so does the doubt.
+// doubt is how many milliseconds after the rename a second matching drop makes the first ambiguous.
+// Servers drop right after the rename. If that took longer, lapse counts instead.
 const doubt = 100
 
-// lapse is after how many milliseconds no drop comes any more: the command was interrupted.
-// The cluster's time does not decide: it may run ahead of the server's clock, and stand still.
+// lapse is how many milliseconds after the rename no drop comes: the command was interrupted. Wall time
+// decides, as the cluster time may run ahead or stand still.
 const lapse = 10_000
 
-// first is the position from which to read again for renames without a drop, zero for none.
+// first returns the position to reread for renames without a drop, zero for none.
 func (m *moves) first() mongo.OpTime {
 	if m == nil {
 		return mongo.OpTime{}
@@ -50,8 +49,7 @@ func (m *moves) first() mongo.OpTime {
 	return first
 }
 
-// move takes an entry that belongs to a rename between databases. taken says that the entry
-// needs no other handling. An entry that is not live only opens or closes a rename.
+// move handles entries of renames between databases. taken: the entry needs no other handling.
 func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 	m := a.moves
 	info := a.ns.lookup(e.ns)
@@ -93,13 +91,12 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 	return m.begin(ch, e, info), nil
 }
 
-// over reports an entry after which no drop comes that ends the rename.
+// over reports that no drop can follow this entry.
 func (one moved) over(e *entry, info *nsInfo) bool {
 	return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.wall+lapse
 }
 
-// doubted fails where a drop fits a rename that an earlier one has ended, before anything
-// else has happened to the copy's database.
+// doubted returns an error if a second drop matches a rename that has ended.
 func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	m.ended = slices.DeleteFunc(m.ended, func(one moved) bool {
 		return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.until
@@ -114,7 +111,6 @@ func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	return nil
 }
 
-// endedBy is the rename that a drop has ended.
 func (one moved) endedBy(e *entry) moved {
 	one.until = one.wall + doubt
 	if e.wall > one.until {
@@ -123,8 +119,7 @@ func (one moved) endedBy(e *entry) moved {
 	return one
 }
 
-// fits reports that a drop may have ended the rename: it is one of a collection of another
-// database of which this may be a copy.
+// fits reports whether a drop may have ended the rename.
 func (one moved) fits(e *entry, ch *stream.Change) bool {
 	if ch == nil || ch.Kind != stream.ChangeDrop || e.at.Term != one.at.Term {
 		return false
@@ -136,7 +131,7 @@ func (one moved) fits(e *entry, ch *stream.Change) bool {
 	return db != one.db && one.mayBeOf(e)
 }
 
-// ends is the open rename that a drop ends, below 0 for none.
+// ends returns the index of the open rename that a drop ends, -1 for none.
 func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 	found := -1
 	for i, one := range m.open {
@@ -154,7 +149,7 @@ func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 	return found, nil
 }
 
-// begin takes note of a copy, and of the rename that gives it its name, which it takes.
+// begin records a copy or its rename, which it takes.
 func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
 	if ch == nil {
 		return false
@@ -174,8 +169,8 @@ func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
 	return false
 }
 
-// emitMove emits the rename and the drop of the copy. Without the drop of the source it
-// emits that the copy has its name.
+// emitMove emits the rename and the drop of the copy, or, without the original's drop, only the copy's
+// new name.
 func (a *assembler) emitMove(open, drop *stream.Change, at mongo.OpTime) {
 	ch := *open
 	if drop == nil {
@@ -185,7 +180,6 @@ func (a *assembler) emitMove(open, drop *stream.Change, at mongo.OpTime) {
 	}
 	ch.NS = drop.NS
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: ch.NS, Change: &ch})
-	// Its UUID is that of the collection that was renamed.
 	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, From: drop.NS, To: open.To}
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: gone.NS, Change: &gone})
 }

@@ -2,7 +2,7 @@ package oplog
 
 import "github.com/millrace/millrace/internal/mongo"
 
-// nsKind says what is done with the entries of a namespace.
+// nsKind says how entries of a namespace are handled.
 type nsKind uint8
 
 const (
@@ -12,17 +12,16 @@ const (
 	nsViews                 // db.system.views of a user's database
 )
 
-// nsInfo is what is known of a namespace.
 type nsInfo struct {
 	name string // one string for all events of the namespace
 	db   string
 	kind nsKind
 }
 
-// maxNamespaces bounds the cache; when it is full it starts anew.
+// maxNamespaces bounds the cache, which is cleared when it is full.
 const maxNamespaces = 1 << 16
 
-// namespaces remembers what Keep said. It is not safe for concurrent use.
+// namespaces caches the answers of Keep. It is not safe for concurrent use.
 type namespaces struct {
 	keep  func(string) bool
 	known map[string]*nsInfo

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Defaults of Options.
 const (
 	defaultReadAhead = 32 << 20
 	defaultBatch     = 4 << 20
@@ -21,48 +20,41 @@ const (
 	defaultAwait     = time.Second
 )
 
-// maxBeat is the time between empty batches: how late a consumer may learn that
-// it has caught up.
+// maxBeat bounds the time between empty batches, and so how late a consumer notices that it caught up.
 const maxBeat = 100 * time.Millisecond
 
-// stallAfter is how long nothing may come before the primary is asked whether
-// there was something: its no-op writer writes every ten seconds.
+// stallAfter is how long to wait for an entry before asking the primary, which writes a no-op every 10
+// s.
 const stallAfter = time.Minute
 
-// Options shape a Source. The zero value keeps every namespace.
+// Options configure a Source. The zero value keeps every namespace.
 type Options struct {
-	// Keep says whether events of a source namespace are wanted. The goroutine of Run asks it
-	// once per namespace. It does not cover internal databases, views and schema changes, with
-	// one exception: changes that cannot be followed fail the run only if it wants one of their
-	// names.
+	// Keep reports whether to emit events of a source namespace. Run asks once per namespace. Keep does
+	// not apply to internal databases, views and schema changes. But a change that cannot be followed
+	// fails the run only if Keep wants one of its names.
 	Keep func(ns string) bool
-	// ReadAheadBytes bounds what is read and not yet handed over, default 32 MB. Below that the
-	// server is asked for as many documents as fitted before, not for the 16 MB with which it
-	// fills a reply by itself. If documents become larger, one reply may exceed the bound, by
-	// 16 MB at most.
+	// ReadAheadBytes bounds what is read ahead, default 32 MB. Below that, replies are limited to as
+	// many documents as fitted before, in place of 16 MB. A reply of larger documents may exceed the
+	// bound, by 16 MB at most.
 	ReadAheadBytes int64
-	// BatchBytes is the size of entries after which a batch is handed over,
-	// default 4 MB. A batch may exceed it by one document.
+	// BatchBytes is the size of entries that ends a batch, default 4 MB. One document may exceed it.
 	BatchBytes int
-	// TxnBufferBytes bounds the operations of open transactions in memory,
-	// default 64 MB. What exceeds it is read from the oplog again at commit.
+	// TxnBufferBytes bounds open transactions in memory, default 64 MB. The rest is reread at commit.
 	TxnBufferBytes int64
-	// Await is how long a cursor waits for entries, one second by default. An idle source
-	// yields an empty batch as often, and at least ten times a second.
+	// Await is how long a cursor waits for entries, default 1 s. An idle source emits an empty batch as
+	// often, and at least ten times a second.
 	Await time.Duration
-	// SkipMigrated drops what is marked fromMigrate: the writes of chunk migrations,
-	// and the collections and indexes that they make. On a replica set it must be off:
-	// cloneCollectionAsCapped writes such entries, too.
+	// SkipMigrated drops entries marked fromMigrate: writes, collections and indexes of chunk
+	// migrations. It must be off for replica sets, where cloneCollectionAsCapped writes such entries.
 	SkipMigrated bool
-	// JoinRenames emits one event for a rename between databases, which servers log as the
-	// copy of a collection and a drop. The copy's own events are emitted as well, then its drop.
+	// JoinRenames emits one event for a rename between databases, which servers log as a copy and a
+	// drop. The copy's events and its drop are emitted, too.
 	JoinRenames bool
-	// CommitTimes gives the events of prepared transactions the time at which all
-	// shards commit them, in place of the position of this shard's entry, which comes
-	// later. Batches then have Undecided. It is for parts of a merged source.
+	// CommitTimes gives events of prepared transactions the commit time of all shards, which is before
+	// this shard's entry, and sets Undecided in batches. It is for parts of a merged source.
 	CommitTimes bool
-	// Spool, when it has the position to read from, is read before the oplog,
-	// and no longer filled once all of it was; nil is none.
+	// Spool, if it has the start position, is read before the oplog and then no longer filled; nil is
+	// none.
 	Spool *Spooler
 	Log   *slog.Logger // default discards
 }
@@ -78,9 +70,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Source reads a replica set's oplog with majority read concern: what it emits
-// cannot be rolled back. It implements stream.Source. Run is called by one goroutine
-// at a time; Stats by any.
+// Source reads a replica set's oplog with majority read concern, so its events cannot be rolled back. It
+// implements stream.Source. One goroutine at a time may call Run, any goroutine Stats.
 type Source struct {
 	cluster *mongo.Cluster
 	opt     Options
@@ -91,19 +82,18 @@ type Source struct {
 	stats stream.SourceStats
 }
 
-// New makes a source of c's oplog, read from the member that c.Reader
-// selects.
+// New returns a source. It reads from the member that c.Reader selects.
 func New(c *mongo.Cluster, o Options) *Source {
 	o = o.withDefaults()
 	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter}
 }
 
-// Run implements stream.Source. A position with increment 0 is a time: reading starts at the
-// first entry at or after it. Any other must be an entry of this very history (ErrTooOld,
-// ErrRolledBack). The first batch starts at the time of the position.
+// Run implements stream.Source. A position with increment 0 is a time: reading starts at the first entry
+// at or after it. Any other must be an entry of this history (ErrTooOld, ErrRolledBack). The first batch
+// starts at the position.
 //
-// A cut, an election or a killed cursor ends the run with an error of mongo.ClassRetry. By
-// then, everything read before it has been emitted.
+// A cut, an election or a killed cursor returns an error of mongo.ClassRetry, after everything read was
+// emitted.
 func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
 	from, err := ReadFrom(pos)
 	if err == nil && from.IsZero() {
@@ -147,7 +137,6 @@ func (o *Source) Stats() stream.SourceStats {
 	return o.stats
 }
 
-// count adds a batch to the statistics.
 func (o *Source) count(b *stream.Batch, newest mongo.OpTime, txns *txnTable) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,7 +147,6 @@ func (o *Source) count(b *stream.Batch, newest mongo.OpTime, txns *txnTable) {
 	o.stats.OpenTransactions, o.stats.BufferedBytes = len(txns.open), txns.bytes
 }
 
-// idle says that no run is under way.
 func (o *Source) idle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -177,7 +165,7 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 		}
 		if ok {
 			watch.heard = time.Now()
-			err = a.chunk(ctx, c)
+			err = c.each(func(doc []byte) error { return a.entry(ctx, doc) })
 			q.done(c)
 		} else {
 			err = watch.check(ctx, a.seen)
@@ -194,19 +182,8 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 	}
 }
 
-func (a *assembler) chunk(ctx context.Context, c chunk) error {
-	skip := c.skip
-	return c.batch.Each(func(doc []byte) error {
-		if skip > 0 {
-			skip--
-			return nil
-		}
-		return a.entry(ctx, doc)
-	})
-}
-
-// stallWatch notices a member that answers but gets no more entries, as an
-// old primary behind a partition does.
+// stallWatch detects a member that answers but gets no entries, such as an old primary behind a
+// partition.
 type stallWatch struct {
 	cluster  *mongo.Cluster
 	heard    time.Time    // when the last entry came
@@ -220,9 +197,8 @@ func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
 		return nil
 	}
 	if w.asked.After(w.heard) && seen.Before(w.expected) {
-		return passing(fmt.Sprintf(
-			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second),
-			w.expected))
+		return mongo.Retry(fmt.Sprintf("the oplog cursor stands at %s for %s although the primary is at %s",
+			seen, now.Sub(w.heard).Round(time.Second), w.expected), nil, "")
 	}
 	w.asked = now
 	if p, err := w.cluster.Positions(ctx); err == nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Position is the position of a consumer that has applied everything up to applied. It has to
-// read everything from readFrom on again: no transaction that is still open at applied began
-// before it.
+// Position returns the position of a consumer that has applied everything up to applied. readFrom must
+// not be after the first entry of any transaction that is open at applied.
 func Position(applied, readFrom mongo.OpTime) stream.Position {
 	if readFrom.IsZero() {
 		return stream.Position{At: applied}
@@ -19,8 +18,7 @@ func Position(applied, readFrom mongo.OpTime) stream.Position {
 	return stream.Position{At: applied, Mark: fmt.Sprintf("%d:%d/%d", readFrom.TS.T, readFrom.TS.I, readFrom.Term)}
 }
 
-// Including is the position of a consumer to which what stands at a position is
-// the next.
+// Including returns the position whose next entry is the one at at.
 func Including(at mongo.OpTime) stream.Position {
 	if !exact(at) {
 		return stream.Position{At: at}
@@ -30,8 +28,7 @@ func Including(at mongo.OpTime) stream.Position {
 	return Position(before, at)
 }
 
-// ReadFrom is the first entry to read for a consumer at a position. A position
-// without a mark is read from where it stands.
+// ReadFrom returns the first entry to read from a position. Without a resume token that is p.At.
 func ReadFrom(p stream.Position) (mongo.OpTime, error) {
 	if p.Mark == "" {
 		return p.At, nil

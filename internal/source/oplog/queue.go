@@ -8,8 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// maxReply is the most that one reply of the server brings, a single larger
-// document aside.
+// maxReply bounds a server's reply, except for a single larger document.
 const maxReply = 16 << 20
 
 // chunk is one reply of the oplog cursor.
@@ -18,8 +17,19 @@ type chunk struct {
 	skip  int // entries at its start that were delivered before
 }
 
-// queue has what was read ahead, bounded in bytes. One goroutine puts, one
-// takes.
+// each calls fn for the entries after the skipped ones.
+func (c chunk) each(fn func(doc []byte) error) error {
+	skip := c.skip
+	return c.batch.Each(func(doc []byte) error {
+		if skip > 0 {
+			skip--
+			return nil
+		}
+		return fn(doc)
+	})
+}
+
+// queue holds what was read ahead, bounded in bytes, for one producer and one consumer.
 type queue struct {
 	limit int64
 	reply int64 // what the next reply may bring
@@ -33,7 +43,7 @@ type queue struct {
 	items, room chan struct{} // signals, capacity 1
 }
 
-// newQueue has room for limit bytes, in two replies at least.
+// newQueue returns a queue with room for limit bytes, at least two replies.
 func newQueue(limit int64) *queue {
 	return &queue{limit: limit, reply: min(max(limit/2, 1), maxReply), items: make(chan struct{}, 1),
 		room: make(chan struct{}, 1)}
@@ -46,9 +56,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// waitRoom waits until another reply fits, or the queue is empty: a reply of one
-// document may be larger than all room. It gives up after timeout (0 means never) and then
-// returns false.
+// waitRoom waits until another reply fits or the queue is empty, as one document may exceed the limit.
+// It returns false after timeout; 0 is no timeout.
 func (q *queue) waitRoom(ctx context.Context, timeout time.Duration) (bool, error) {
 	return wait(ctx, q.room, timeout, func() bool {
 		q.mu.Lock()
@@ -57,8 +66,8 @@ func (q *queue) waitRoom(ctx context.Context, timeout time.Duration) (bool, erro
 	})
 }
 
-// wait waits until ready, asked at each signal, says so; false after timeout (0
-// means never).
+// wait waits until ready, which it calls at each signal. It returns false after timeout; 0 is no
+// timeout.
 func wait[T any](ctx context.Context, woken <-chan T, timeout time.Duration, ready func() bool) (bool, error) {
 	var limit <-chan time.Time
 	for !ready() {
@@ -78,7 +87,7 @@ func wait[T any](ctx context.Context, woken <-chan T, timeout time.Duration, rea
 	return true, nil
 }
 
-// put adds a chunk; waitRoom comes first. It does not fail.
+// put adds a chunk after waitRoom. It always returns nil.
 func (q *queue) put(c chunk) error {
 	q.mu.Lock()
 	q.chunks = append(q.chunks, c)
@@ -88,7 +97,7 @@ func (q *queue) put(c chunk) error {
 	return nil
 }
 
-// close says that nothing more comes, and why.
+// close ends the queue with the reader's error.
 func (q *queue) close(err error) {
 	q.mu.Lock()
 	q.closed, q.err = true, err
@@ -96,8 +105,7 @@ func (q *queue) close(err error) {
 	signal(q.items)
 }
 
-// take returns the next chunk, false after timeout without one. The error
-// given to close comes after all chunks.
+// take returns the next chunk, or false after timeout. The error of close follows the last chunk.
 func (q *queue) take(ctx context.Context, timeout time.Duration) (c chunk, ok bool, err error) {
 	ready, err := wait(ctx, q.items, max(timeout, 1), func() bool {
 		q.mu.Lock()
@@ -118,7 +126,7 @@ func (q *queue) take(ctx context.Context, timeout time.Duration) (c chunk, ok bo
 	return c, true, nil
 }
 
-// done gives a taken chunk's room back.
+// done releases the room of a taken chunk.
 func (q *queue) done(c chunk) {
 	q.mu.Lock()
 	q.used -= int64(c.batch.Size)
@@ -126,7 +134,6 @@ func (q *queue) done(c chunk) {
 	signal(q.room)
 }
 
-// empty reports that nothing is ready to be taken.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,29 +16,26 @@ import (
 const (
 	oplogDB   = "local"
 	oplogColl = "oplog.rs"
-	// replyTimeout bounds one exchange, so that a connection that was cut
-	// silently does not block the run for ever.
+	// replyTimeout bounds one exchange, in case the connection was cut silently.
 	replyTimeout = time.Minute
-	// parkAfter is how long a cursor waits for room before it is closed: the
-	// server ends idle cursors after ten minutes, firewalls connections.
+	// parkAfter is how long a cursor waits for room before it is closed. Servers end idle cursors after
+	// ten minutes, firewalls idle connections.
 	parkAfter = 4 * time.Minute
-	// closeTimeout bounds the courtesy of killing a cursor.
+	// closeTimeout bounds killing a cursor.
 	closeTimeout = 2 * time.Second
 )
 
-// errParked ends a stream whose consumer takes long; it is resumed when there
-// is room again.
+// errParked ends a stream whose consumer is slow. It resumes when there is room.
 var errParked = errors.New("parked")
 
 // sink takes what a reader reads.
 type sink interface {
-	// waitRoom waits until a reply may be put, at most for
-	// timeout (0 is for ever); then it returns false.
+	// waitRoom waits until put may be called. It returns false after timeout; 0 is no timeout.
 	waitRoom(ctx context.Context, timeout time.Duration) (bool, error)
 	put(c chunk) error
 }
 
-// reader reads the oplog ahead into a sink. It runs in one goroutine.
+// reader reads the oplog ahead into a sink, in one goroutine.
 type reader struct {
 	cluster *mongo.Cluster
 	log     *slog.Logger
@@ -52,7 +49,7 @@ type reader struct {
 	started bool         // the entry at from was found
 }
 
-// run reads until something fails; it never returns nil.
+// run reads until something fails. It never returns nil.
 func (r *reader) run(ctx context.Context) error {
 	for {
 		err := r.stream(ctx)
@@ -109,7 +106,6 @@ func (r *reader) stream(ctx context.Context) error {
 	}
 }
 
-// open starts a tailing cursor at from.
 func (r *reader) open(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
 	cmd := bson.D{
 		{Key: "find", Value: oplogColl},
@@ -127,18 +123,17 @@ func (r *reader) open(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error
 	return conn.OpenCursor(ctx, oplogDB, cmd, wire.CursorOptions{MaxTime: r.await, BatchSize: r.size.docs})
 }
 
-// firstReply is how many documents a server gives in a first reply by itself.
+// firstReply is the server's default number of documents in a first reply.
 const firstReply = 101
 
-// replySize is what is asked of the next reply. The zero value leaves it to the
-// server.
+// replySize limits the next reply. The zero value leaves it to the server.
 type replySize struct {
 	bytes int64
 	docs  int
 }
 
-// learn takes note of a reply: the next one has as many documents of that size as
-// fit, but not more than twice as many as were asked for.
+// learn sizes the next reply by this one: as many such documents as fit, at most twice as many as
+// before.
 func (s *replySize) learn(docs int, bytes int64) {
 	if s.docs == 0 || docs == 0 {
 		return
@@ -148,8 +143,7 @@ func (s *replySize) learn(docs int, bytes int64) {
 	s.docs = int(max(min(fit, 2*int64(s.docs), most), 1))
 }
 
-// seekHint makes servers before 4.4 seek to a timestamp instead of scanning
-// the oplog from its beginning; later ones do so by themselves.
+// seekHint makes servers before 4.4 seek to a timestamp in place of a scan.
 func seekHint(c *mongo.Cluster) bson.D {
 	if c.Info.Version.AtLeast(4, 4) {
 		return nil
@@ -157,11 +151,11 @@ func seekHint(c *mongo.Cluster) bson.D {
 	return bson.D{{Key: "oplogReplay", Value: true}}
 }
 
-// reopen follows a cursor that the server ended. It does so at once when
-// nothing lies at or after the start position yet, as on a member that lags.
+// reopen replaces a cursor that the server ended at once, as a lagging member does that has nothing
+// after the start position yet.
 func (r *reader) reopen(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
 	if r.started {
-		return nil, passing("the server ended the oplog cursor")
+		return nil, mongo.Retry("the server ended the oplog cursor", nil, "")
 	}
 	t := time.NewTimer(r.await)
 	defer t.Stop()
@@ -179,8 +173,7 @@ func (r *reader) next(ctx context.Context, cur *wire.Cursor) (*wire.Batch, error
 	return cur.Next(ctx)
 }
 
-// deliver checks the first entry after a start, puts the batch into the queue
-// and notes its last entry.
+// deliver checks the first entry after a start and passes the batch on.
 func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) error {
 	if b.Empty() {
 		return nil
@@ -214,7 +207,6 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 	return r.sink.put(chunk{batch: b, skip: skip})
 }
 
-// verifyStart checks that the cursor starts at from.
 func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte) error {
 	e, err := parseEntry(first)
 	if err != nil {
@@ -236,30 +228,26 @@ func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte)
 	return rolledBack("the entry", r.from, e.at)
 }
 
-// complete reports whether an oplog that begins with oldest has lost nothing since
-// a time: either no entry can lie between the two, or there never was one before
-// oldest.
+// complete reports that an oplog with this oldest entry has everything since a time.
 func complete(since mongo.OpTime, oldest entry) bool {
 	return !since.First().Before(oldest.at) || beginsSet(oldest)
 }
 
-// exact distinguishes a position of an entry from one that is only a time.
+// exact tells the position of an entry from a mere time.
 func exact(p mongo.OpTime) bool { return p.TS.I != 0 }
 
-// same compares timestamps, and terms where both are known.
+// same compares timestamps, and terms if both are known.
 func same(a, b mongo.OpTime) bool {
 	return a.TS == b.TS && (a.Term < 0 || b.Term < 0 || a.Term == b.Term)
 }
 
-// beginsSet knows the entry with which a replica set's history begins; an
-// oplog that still has it is complete.
+// beginsSet recognizes the first entry of a replica set's history.
 func beginsSet(e entry) bool {
 	msg, _ := bsonraw.Field(e.o, "msg")
 	return string(e.op) == "n" && str(msg) == "initiating set"
 }
 
-// oplogEnd reads the oldest (direction 1) or newest (-1) entry of the member
-// behind conn: its position and what beginsSet looks at, for it may be large.
+// oplogEnd reads the oldest (direction 1) or newest (-1) entry, without fields that may be large.
 func oplogEnd(ctx context.Context, conn *wire.Conn, direction int) (entry, error) {
 	e, found, err := findOne(ctx, conn, bson.D{
 		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},

@@ -12,25 +12,23 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// In a spool of oplog entries a record is a reply of the cursor, as elements of
-// wire.BatchOf; its keys are the timestamps of its first and last entry.
+// A record of the spool is a cursor's reply as elements of wire.BatchOf. Its keys are the timestamps of
+// its first and last entry.
 
-// spoolSyncEvery is how much of a spool may have to be read again after the
-// machine went down.
+// spoolSyncEvery bounds what is reread after the machine went down.
 const spoolSyncEvery = time.Second
 
-// spoolRoom is what a spool must have room for to take the next entries.
+// spoolRoom is the room that the next reply may need.
 const spoolRoom = 2 * maxReply
 
-// spoolKey is an entry's key in a spool.
 func spoolKey(at mongo.OpTime) uint64 { return uint64(at.TS.T)<<32 | uint64(at.TS.I) }
 
-// atKey is the position of a key. Its term is not known.
+// atKey returns the position of a key, without its term.
 func atKey(key uint64) mongo.OpTime {
 	return mongo.OpTime{TS: bson.Timestamp{T: uint32(key >> 32), I: uint32(key)}, Term: -1}
 }
 
-// spooled reports whether s, which may be nil, reaches over a position.
+// spooled reports whether s, which may be nil, covers a position.
 func spooled(s *spool.Spool, at mongo.OpTime) bool {
 	if s == nil {
 		return false
@@ -39,7 +37,7 @@ func spooled(s *spool.Spool, at mongo.OpTime) bool {
 	return ok && first <= spoolKey(at) && spoolKey(at) <= last
 }
 
-// spoolEnd is the position of the last entry of s, zero when it is empty.
+// spoolEnd returns the position of the last entry, zero for an empty spool.
 func spoolEnd(s *spool.Spool) mongo.OpTime {
 	if _, last, ok := s.Bounds(); ok {
 		return atKey(last)
@@ -47,9 +45,8 @@ func spoolEnd(s *spool.Spool) mongo.OpTime {
 	return mongo.OpTime{}
 }
 
-// fill reads the oplog into s until ctx ends or reading fails: from where s
-// ends, or from the position when it is empty. While s is full it waits. It
-// may run concurrently with Run.
+// fill reads the oplog into s, from its end or, if it is empty, from the position, until ctx ends or
+// reading fails. It waits while s is full. It may run concurrently with Run.
 func (o *Source) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	r := o.reader(&spoolSink{s: s}, from)
 	if end := spoolEnd(s); !end.IsZero() {
@@ -58,7 +55,6 @@ func (o *Source) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) er
 	return r.run(ctx)
 }
 
-// spoolSink puts what a reader reads into a spool.
 type spoolSink struct {
 	s      *spool.Spool
 	synced time.Time
@@ -73,12 +69,7 @@ func (k *spoolSink) waitRoom(ctx context.Context, timeout time.Duration) (bool, 
 
 func (k *spoolSink) put(c chunk) error {
 	rec := spool.Record{Payload: make([]byte, 0, c.batch.Size)}
-	skip := c.skip
-	err := c.batch.Each(func(doc []byte) error {
-		if skip > 0 {
-			skip--
-			return nil
-		}
+	err := c.each(func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil {
 			return err
@@ -104,8 +95,7 @@ func (k *spoolSink) put(c chunk) error {
 	return k.s.Sync()
 }
 
-// fromSpool delivers what the spool has from r's position on and leaves r
-// where the oplog itself has to be read.
+// fromSpool delivers the spool from r's position on, and moves r to its end.
 func (o *Source) fromSpool(ctx context.Context, r *reader) error {
 	s := o.opt.Spool.handOver()
 	if !spooled(s, r.from) {
@@ -134,7 +124,7 @@ func (o *Source) fromSpool(ctx context.Context, r *reader) error {
 	}
 }
 
-// record delivers a record of the spool, without entries before r's position.
+// record delivers a record without the entries before r's position.
 func (r *reader) record(ctx context.Context, rec spool.Record) error {
 	if _, err := r.sink.waitRoom(ctx, 0); err != nil {
 		return err
@@ -150,8 +140,8 @@ func (r *reader) record(ctx context.Context, rec spool.Record) error {
 	return r.sink.put(c)
 }
 
-// startIn has the entries of the first record skipped that lie before r's
-// position, which has to be in it if it is one of an entry.
+// startIn skips the first record's entries before r's position. The record must have the entry at an
+// exact position.
 func (r *reader) startIn(c *chunk) error {
 	var first mongo.OpTime
 	err := c.batch.Each(func(doc []byte) error {
@@ -172,7 +162,7 @@ func (r *reader) startIn(c *chunk) error {
 	return err
 }
 
-// fromSpool finds an entry in the spool, if that reaches over its position.
+// fromSpool finds an entry in the spool if that covers its position.
 func (f *fetcher) fromSpool(at mongo.OpTime) (found entry, ok bool, err error) {
 	s := f.spool.spool()
 	if !spooled(s, at) {

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/internal/source/spool"
 )
 
-// Spooler keeps entries on local disk that the oplog may forget before the
-// target can take them. It begins when that is wanted, and ends when what it has
-// is read. Its failure is none of the job: without it the oplog has to do.
+// Spooler keeps entries on local disk that the oplog may discard before the target has them. It starts
+// on request and ends once everything was read. Its failures do not fail the job, which then relies on
+// the oplog.
 type Spooler struct {
 	c      *mongo.Cluster
 	opt    SpoolOptions
@@ -32,22 +32,21 @@ type Spooler struct {
 	warned  bool  // something of it could not be removed, and a warning was logged
 }
 
-// SpoolOptions shape a Spooler. Without a directory or room it does nothing.
+// SpoolOptions configure a Spooler. Without Dir or MaxBytes it does nothing.
 type SpoolOptions struct {
 	Dir      string
 	MaxBytes int64
 	Log      *slog.Logger
 }
 
-// NewSpooler prepares a spooler of c's oplog.
+// NewSpooler returns a spooler for c's oplog.
 func NewSpooler(c *mongo.Cluster, o SpoolOptions) *Spooler {
 	return &Spooler{c: c, opt: o, wanted: make(chan struct{}, 1), stuckAt: -1}
 }
 
 func (p *Spooler) enabled() bool { return p.opt.Dir != "" && p.opt.MaxBytes > 0 }
 
-// Check looks whether changes can be kept where they are to be, and for how many
-// bytes there is room. It is false where none are kept.
+// Check returns the directory, its free bytes and the bytes wanted. enabled is false without a spool.
 func (p *Spooler) Check() (dir string, free, want uint64, enabled bool, err error) {
 	if !p.enabled() {
 		return "", 0, 0, false, nil
@@ -56,8 +55,8 @@ func (p *Spooler) Check() (dir string, free, want uint64, enabled bool, err erro
 	return p.opt.Dir, free, uint64(p.opt.MaxBytes), true, err
 }
 
-// Covers reports whether a short oplog window does not matter, because changes go
-// to disk and there is room for more. With begin set that is made so if it can.
+// Covers reports whether the spool takes the changes and has room, so that the oplog may be short. With
+// begin it starts the spool if it can.
 func (p *Spooler) Covers(begin bool) bool {
 	p.mu.Lock()
 	s, done, stuckAt := p.s, p.filling, p.stuckAt
@@ -79,9 +78,8 @@ func (p *Spooler) Covers(begin bool) bool {
 	return begin
 }
 
-// Begin goes on with what an earlier process of the owner left, and starts to
-// fill as soon as that is wanted. from is where the owner reads on. The returned
-// function ends the filling.
+// Begin takes over the spool that an earlier process of the owner left, and fills it on request. from
+// returns the position where the owner reads on. The returned function stops filling.
 func (p *Spooler) Begin(ctx context.Context, owner string, from func() mongo.OpTime) (end func()) {
 	if !p.enabled() {
 		return func() {}
@@ -105,7 +103,7 @@ func (p *Spooler) Begin(ctx context.Context, owner string, from func() mongo.OpT
 	return p.stop
 }
 
-// stop ends the filling and waits for it.
+// stop ends filling and waits for it.
 func (p *Spooler) stop() {
 	p.mu.Lock()
 	cancel, done := p.cancel, p.filling
@@ -116,8 +114,8 @@ func (p *Spooler) stop() {
 	}
 }
 
-// takeUp keeps the spool that an earlier process left if the owner still needs
-// it. p.mu is locked, as for open and remove.
+// takeUp keeps an earlier process's spool if the owner needs it. p.mu must be locked, as for open and
+// remove.
 func (p *Spooler) takeUp(from mongo.OpTime) error {
 	if err := p.open(); err != nil {
 		return err
@@ -136,12 +134,11 @@ func (p *Spooler) open() (err error) {
 	return err
 }
 
-// warn logs a failure, where it was, and what can be done.
 func (p *Spooler) warn(text string, err error) {
 	p.opt.Log.Warn(text, "error", err, "directory", p.opt.Dir, "hint", SpoolHint(p.opt.Dir, err))
 }
 
-// SpoolHint is what an operator can do about a failure of the spool in a directory.
+// SpoolHint says what an operator can do about a failure of the spool in dir.
 func SpoolHint(dir string, err error) string {
 	const other = "choose another directory with --spool-dir, or keep no changes with --spool-max 0"
 	for _, h := range []struct {
@@ -194,8 +191,7 @@ func (p *Spooler) run(ctx context.Context, from func() mongo.OpTime) error {
 	return p.fill(ctx, at, s)
 }
 
-// fill reads the oplog into the spool until ctx ends, again after each failure
-// that passes by itself. A full disk is one: room may be made on it.
+// fill reads the oplog into the spool until ctx ends. It retries temporary failures and full disks.
 func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	const least, most = 250 * time.Millisecond, 15 * time.Second
 	src := New(p.c, Options{Log: p.opt.Log})
@@ -214,7 +210,7 @@ func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) e
 	return errors.Join(err, s.Sync())
 }
 
-// stuck notes that the spool's disk is full, and says so once for each size.
+// stuck records a full disk, and logs it once for each size.
 func (p *Spooler) stuck(size int64, err error) {
 	p.mu.Lock()
 	was := p.stuckAt
@@ -225,7 +221,7 @@ func (p *Spooler) stuck(size int64, err error) {
 	}
 }
 
-// spool is what there is to read, nil when there is nothing.
+// spool returns the current spool, nil for none.
 func (p *Spooler) spool() *spool.Spool {
 	if p == nil {
 		return nil
@@ -235,8 +231,7 @@ func (p *Spooler) spool() *spool.Spool {
 	return p.s
 }
 
-// handOver is spool for a reader of changes: when there is nothing, nothing will
-// come.
+// handOver returns the spool to its reader. Without one it ends filling: none will come.
 func (p *Spooler) handOver() *spool.Spool {
 	if p != nil && p.spool() == nil {
 		p.stop()
@@ -244,8 +239,7 @@ func (p *Spooler) handOver() *spool.Spool {
 	return p.spool()
 }
 
-// NeedsFrom is the position from which a reader at a position needs the oplog:
-// the spool's end, or that position itself.
+// NeedsFrom returns the position from which a reader at a position needs the oplog.
 func (p *Spooler) NeedsFrom(at mongo.OpTime) mongo.OpTime {
 	if s := p.spool(); spooled(s, at) {
 		return spoolEnd(s)
@@ -253,7 +247,7 @@ func (p *Spooler) NeedsFrom(at mongo.OpTime) mongo.OpTime {
 	return at
 }
 
-// Usage is what the spool takes on disk, and the last entry in it, zero for none.
+// Usage returns the spool's bytes on disk and its last entry, zero for none.
 func (p *Spooler) Usage() (bytes int64, until mongo.OpTime) {
 	if s := p.spool(); s != nil {
 		return s.Bytes(), spoolEnd(s)
@@ -261,8 +255,8 @@ func (p *Spooler) Usage() (bytes int64, until mongo.OpTime) {
 	return 0, until
 }
 
-// abandon lets go of a spool that cannot be read. The next attempt opens it again,
-// or has the oplog do, which says so when it does not reach back far enough.
+// abandon closes a spool that cannot be read. The next attempt opens it again or reads the oplog, which
+// reports what it has lost.
 func (p *Spooler) abandon(err error) error {
 	p.stop()
 	p.mu.Lock()
@@ -274,7 +268,7 @@ func (p *Spooler) abandon(err error) error {
 	return mongo.Retry("the spool in "+p.opt.Dir+" cannot be read", err, SpoolHint(p.opt.Dir, err))
 }
 
-// Passed gives back what the owner, reading from a position on, needs no more.
+// Passed removes what a reader that starts at from no longer needs.
 func (p *Spooler) Passed(from mongo.OpTime) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -293,7 +287,7 @@ func (p *Spooler) Passed(from mongo.OpTime) {
 	}
 }
 
-// Close lets the spool go: for good when the owner is finished.
+// Close closes the spool, and removes it if the owner is finished.
 func (p *Spooler) Close(finished bool) error {
 	p.stop()
 	p.mu.Lock()
@@ -306,5 +300,5 @@ func (p *Spooler) Close(finished bool) error {
 	return err
 }
 
-// HasLeftover reports whether an earlier process left something.
+// HasLeftover reports whether an earlier process left a spool.
 func (p *Spooler) HasLeftover() bool { return p.enabled() && spool.Exists(p.opt.Dir) }

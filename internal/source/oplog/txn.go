@@ -9,25 +9,17 @@ import (
 // txnOverhead is what an open transaction costs beyond its operations.
 const txnOverhead = 512
 
-// openTxn is a transaction that has not committed yet.
 type openTxn struct {
-	number int64
-	first  mongo.OpTime // its first entry, or the first one seen
-	// prepared is the entry that prepared it, zero before that and once it commits.
-	prepared mongo.OpTime
+	number   int64
+	first    mongo.OpTime // its first entry, or the first one seen
+	prepared mongo.OpTime // the position of the prepare entry, zero before it and once committing
 	parts    []mongo.OpTime
-	// ops holds the applyOps array of each part, copied, unless spilled.
-	ops   [][]byte
-	bytes int64
-	// spilled says that ops are not in memory: they are read from the oplog
-	// again at commit.
-	spilled bool
-	// headless says that it began before the first entry read, so that parts
-	// is incomplete.
-	headless bool
+	ops      [][]byte // holds a copy of each part's applyOps array, unless spilled
+	bytes    int64
+	spilled  bool // ops are reread from the oplog at commit
+	headless bool // the transaction began before the first entry read, so parts is incomplete
 }
 
-// last is the position of the newest part.
 func (t *openTxn) last() mongo.OpTime {
 	if len(t.parts) == 0 {
 		return mongo.OpTime{}
@@ -35,8 +27,8 @@ func (t *openTxn) last() mongo.OpTime {
 	return t.parts[len(t.parts)-1]
 }
 
-// txnTable has the open transactions, one a session: a session's next
-// transaction ends the one before. It is not safe for concurrent use.
+// txnTable holds the open transactions, one per session: a session's next transaction ends the previous
+// one. It is not safe for concurrent use.
 type txnTable struct {
 	limit int64
 	bytes int64 // of all operations in memory, at most limit
@@ -50,7 +42,6 @@ func newTxnTable(limit int64) *txnTable {
 	return &txnTable{limit: limit, open: map[string]*openTxn{}}
 }
 
-// get returns the open transaction, nil when it is not known.
 func (tt *txnTable) get(id txnID) *openTxn {
 	if t := tt.open[string(id.lsid)]; t != nil && t.number == id.number {
 		return t
@@ -58,8 +49,7 @@ func (tt *txnTable) get(id txnID) *openTxn {
 	return nil
 }
 
-// add takes an entry of a transaction that does not end it. A transaction
-// whose earlier entries are not known becomes headless.
+// add adds an entry that does not end its transaction.
 func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 	t := tt.get(e.txn)
 	if t == nil || e.prev.IsZero() {
@@ -74,7 +64,8 @@ func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 	}
 	t.parts = append(t.parts, e.at)
 	if t.headless || t.spilled || tt.bytes+int64(len(ops)) > tt.limit {
-		tt.spill(t)
+		tt.bytes -= t.bytes
+		t.ops, t.bytes, t.spilled = nil, 0, true
 		return t
 	}
 	t.ops = append(t.ops, bytes.Clone(ops)) // a copy, for ops pins a reply
@@ -83,12 +74,7 @@ func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 	return t
 }
 
-func (tt *txnTable) spill(t *openTxn) {
-	tt.bytes -= t.bytes
-	t.ops, t.bytes, t.spilled = nil, 0, true
-}
-
-// drop forgets the session's transaction, if there is one.
+// drop forgets the session's transaction, if any.
 func (tt *txnTable) drop(id txnID) {
 	t := tt.open[string(id.lsid)]
 	if t == nil {
@@ -99,7 +85,7 @@ func (tt *txnTable) drop(id txnID) {
 	tt.stale = true
 }
 
-// undecided is where the earliest one stands that is prepared, zero when none is.
+// undecided returns the position of the earliest prepared transaction, zero for none.
 func (tt *txnTable) undecided() mongo.OpTime {
 	var first mongo.OpTime
 	for _, t := range tt.open {
@@ -110,8 +96,7 @@ func (tt *txnTable) undecided() mongo.OpTime {
 	return first
 }
 
-// first is the position of the first entry of the oldest open transaction,
-// zero when none is open.
+// first returns the first entry of the oldest open transaction, zero for none.
 func (tt *txnTable) first() mongo.OpTime {
 	if !tt.stale {
 		return tt.oldest

@@ -2,17 +2,15 @@ package fold
 
 import "bytes"
 
-// Group holds the operations of one collection: one for each document, or, where
-// the collection is serial, all of them in order.
+// Group holds the operations of one collection: one per document, or all in order if it is serial.
 type Group struct {
 	Target *Target
 	Ops    []Op
 	index  table // positions in Ops by document hash
 }
 
-// find returns the operation that has the hash of an item's document. same is
-// false where that is another document, or the same _id in other bytes (1 and
-// 1.0): their order matters and cannot be expressed in one batch.
+// find returns the operation with the hash of an item's document. same is false for another document, or
+// for an equal _id in other bytes (1 and 1.0), whose order one batch cannot express.
 func (g *Group) find(it *Item) (prev *Op, same bool) {
 	i, ok := g.index.find(it.Hash, g.Ops)
 	if !ok {
@@ -22,8 +20,8 @@ func (g *Group) find(it *Item) (prev *Op, same bool) {
 	return prev, prev.ID.Type == it.Event.Key.ID.Type && bytes.Equal(prev.ID.Data, it.Event.Key.ID.Data)
 }
 
-// Batch collects the operations of one partition until they are sent. What Add
-// was given, and what was folded from it, is valid until Reset.
+// Batch collects a partition's operations until they are sent. Items and what was folded from them are
+// valid until Reset.
 type Batch struct {
 	Groups []*Group
 	Ops    int
@@ -34,13 +32,13 @@ type Batch struct {
 	mem      memory
 }
 
-// NewBatch is an empty batch.
+// NewBatch returns an empty batch.
 func NewBatch() *Batch { return &Batch{byTarget: map[*Target]*Group{}} }
 
-// Empty says that nothing is in it.
+// Empty reports whether the batch has no operations.
 func (b *Batch) Empty() bool { return b.Ops == 0 }
 
-// Reset empties the batch. Its memory serves the next operations.
+// Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
 	for _, g := range b.Groups {
 		clear(g.Ops)
@@ -55,7 +53,7 @@ func (b *Batch) Reset() {
 	b.Ops, b.Bytes = 0, 0
 }
 
-// Trim gives most of the memory up, after Reset.
+// Trim frees most of the memory, after Reset.
 func (b *Batch) Trim() { b.mem.trim() }
 
 func (b *Batch) group(t *Target) *Group {
@@ -74,9 +72,8 @@ func (b *Batch) group(t *Target) *Group {
 	return g
 }
 
-// Add takes the item in, folding it into an earlier operation of the same
-// document. ok is false, and nothing is changed, when the batch has to be sent
-// first to keep the document's order.
+// Add adds an item, or folds it into an earlier operation of its document. If ok is false nothing
+// changed, and the batch must be sent first to keep the document's order.
 func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
 	g := b.group(it.Target)
 	switch prev, same := g.find(it); {
@@ -93,7 +90,6 @@ func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
 	return false, false, nil
 }
 
-// join folds the item into an operation of its document.
 func (b *Batch) join(o *Op, it *Item) (ok bool, err error) {
 	next, err := NewOp(it)
 	if err != nil {
@@ -106,8 +102,7 @@ func (b *Batch) join(o *Op, it *Item) (ok bool, err error) {
 	return ok, err
 }
 
-// add takes in an operation whose hash its group does not have. Those of a serial
-// collection are not found: nothing folds there.
+// add adds an operation with a new hash. Serial groups have no index, as nothing folds there.
 func (b *Batch) add(g *Group, o *Op, overhead int) {
 	g.Ops = append(g.Ops, *o)
 	if !g.Target.Serial() {

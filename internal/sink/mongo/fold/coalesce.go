@@ -7,35 +7,29 @@ import (
 )
 
 const (
-	// keepFor bounds how long an operation is kept back, and with it how much a
-	// restart replays.
+	// keepFor bounds how long an operation is kept back, and so how much a restart replays.
 	keepFor = 10 * time.Second
-	// opOverhead is roughly what an operation takes in memory beside its bytes.
+	// opOverhead is roughly an operation's memory beside its bytes.
 	opOverhead = 256
-	// foldWorth is the share of updates, one in so many, that have to fold for
-	// keeping them back to be worth it; else it is not tried for pauseFor flushes.
+	// foldWorth: one in so many updates must fold, else none is kept back for pauseFor flushes.
 	foldWorth = 8
 	pauseFor  = 64
-	// insertWorth is the share of inserts that updates have to meet. An update costs the target
-	// several times as much as an insert. To keep an insert back costs next to nothing.
+	// insertWorth: updates must meet one in so many inserts. The target pays several times as much for
+	// an update, and keeping an insert back costs next to nothing.
 	insertWorth = 16
-	// smallInsert is up to what size in bytes inserts are kept back: of larger ones
-	// too few fit.
+	// smallInsert is the largest insert, in bytes, that is kept back.
 	smallInsert = 512
-	// moreWithInserts is how many times as much is kept with them: what folds grows with the
-	// square of what is kept. The test had 1,000,000 operations on documents of 140 bytes, half
-	// of them inserts. Without inserts 169,000 folded, with twice the room 279,000 and with
-	// four times 395,000, in 5 to 7 s in place of 11.
+	// moreWithInserts multiplies the limit with inserts, since folding grows with the square of what is
+	// kept. The test had 1,000,000 operations on documents of 140 bytes, half of them inserts. 169,000
+	// folded without inserts, 279,000 at twice the limit, 395,000 at four times, in 5 to 7 s, not 11.
 	moreWithInserts = 4
-	// MostKept is how many times their limit kept operations may come to in all:
-	// the room with inserts, and once more the limit, for the batch that reaches it.
+	// MostKept times the limit is the most that is kept: the room with inserts and one batch.
 	MostKept = moreWithInserts + 1
 )
 
-// Coalesced are updates that a partition keeps back over batches while a backlog lasts, folded.
-// A server pays for each version of a document that is changed often, far more than for a
-// change of one that is not. Where updates mostly meet new documents, inserts are kept back
-// too. It owns their bytes, so that the batches they came in do not stay in memory for them.
+// Coalesced keeps updates back over batches while a backlog lasts, and folds them. A server pays for
+// each version of a frequently changed document. Where updates mostly meet new documents, inserts are
+// kept back too. Coalesced owns the bytes, so that they do not pin their batches.
 type Coalesced struct {
 	*Batch
 	limit     int
@@ -47,13 +41,12 @@ type Coalesced struct {
 	alone     int // flushes until inserts are kept back again
 }
 
-// NewCoalesced keeps about limit bytes back, with small inserts among them four times as many.
-// It never keeps more than MostKept times as many, the last event aside that made an operation
-// larger. With a negative limit it keeps nothing.
+// NewCoalesced returns a Coalesced of about limit bytes, four times as many with small inserts. It never
+// keeps more than MostKept times limit plus one event. A negative limit keeps nothing.
 func NewCoalesced(limit int) *Coalesced { return &Coalesced{Batch: NewBatch(), limit: limit} }
 
-// Join folds an event into a kept operation of its document. ok is false when
-// the kept ones have to be sent first to keep the document's order.
+// Join folds an event into a kept operation of its document. If ok is false the kept operations must be
+// sent first to keep the document's order.
 func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	g := c.byTarget[it.Target]
 	if g == nil {
@@ -78,13 +71,11 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	return true, true, nil
 }
 
-// takes reports what is kept back.
 func (c *Coalesced) takes(o *Op) bool {
 	return o.Kind == stream.Update && !o.Upsert || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
 
-// keep takes an operation over; false when another document has its hash, or there
-// is no room.
+// keep copies an operation. It returns false if another document has its hash, or without room.
 func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	g := c.group(t)
 	if _, taken := g.index.find(o.Hash, g.Ops); taken || c.Bytes+o.size()+opOverhead > MostKept*c.limit {
@@ -108,8 +99,7 @@ func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	return true
 }
 
-// Split moves what is kept back out of a batch's group. The group is sent next;
-// events join it no more.
+// Split moves what is kept back out of a group. The caller sends the group and adds nothing to it.
 func (c *Coalesced) Split(g *Group, now time.Time) {
 	rest := g.Ops[:0]
 	for i := range g.Ops {
@@ -121,7 +111,7 @@ func (c *Coalesced) Split(g *Group, now time.Time) {
 	g.Ops = rest
 }
 
-// Due reports that the kept operations are to be sent.
+// Due reports whether to send the kept operations.
 func (c *Coalesced) Due(now time.Time) bool {
 	limit := c.limit
 	if c.inserts > 0 {
@@ -130,11 +120,10 @@ func (c *Coalesced) Due(now time.Time) bool {
 	return c.Ops > 0 && (c.Bytes >= limit || now.Sub(c.since) >= keepFor)
 }
 
-// Full reports that the kept operations have come to all they may: they are to be
-// sent at once.
+// Full reports whether the kept operations must be sent at once.
 func (c *Coalesced) Full() bool { return c.Ops > 0 && c.Bytes >= MostKept*c.limit }
 
-// Flush counts a flush and reports whether keeping updates back is worth it now.
+// Flush counts a flush and reports whether keeping updates back is worthwhile.
 func (c *Coalesced) Flush() bool {
 	c.alone = max(c.alone-1, 0)
 	if c.pause > 0 {
@@ -144,7 +133,7 @@ func (c *Coalesced) Flush() bool {
 	return c.limit > 0
 }
 
-// Sent forgets the operations and learns from how many events met them.
+// Sent clears the kept operations and learns from how many events met them.
 func (c *Coalesced) Sent() {
 	if c.Ops > 0 {
 		inserts := c.inInserts*insertWorth > c.inserts

@@ -1,6 +1,5 @@
-// Package fold makes one operation of all events of a document, so that a batch
-// holds each document once and has no order.
+// Package fold combines all events of a document into one operation, so that a batch holds each document
+// once and needs no order.
 //
-// It is pure: it knows events, updates and bytes, and does no I/O. It knows no
-// server, no command, no policy and no position but those of its events.
+// It is pure and does no I/O. It knows events, updates and bytes, but no server, command or policy.
 package fold

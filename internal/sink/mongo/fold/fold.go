@@ -6,16 +6,15 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// fold makes prev do what prev and then next do. It returns false, changing
-// nothing, where that cannot be expressed as one operation.
+// fold makes prev do what prev and then next do. It returns false, changing nothing, if one operation
+// cannot.
 func fold(prev, next *Op, key docwrite.Key, m *memory) (bool, error) {
 	if !foldable(prev, next) || !follows(prev, next, key) {
 		return false, nil
 	}
 	switch next.Kind {
 	case stream.Delete:
-		// Deleting what was never inserted is harmless, and a document that
-		// was there before the insert (in the overlap) goes too.
+		// In the overlap the document may have existed before the insert.
 		prev.Kind, prev.Doc, prev.Delta, prev.owned = stream.Delete, nil, delta.Delta{}, false
 	case stream.Insert:
 		prev.Kind, prev.Doc, prev.owned = stream.Put, next.Doc, false
@@ -33,8 +32,7 @@ func fold(prev, next *Op, key docwrite.Key, m *memory) (bool, error) {
 	return true, nil
 }
 
-// update makes o do d as well, in memory of m. It returns false, changing
-// nothing, where one operation cannot.
+// update makes o also do d, in memory of m. It returns false, changing nothing, if one operation cannot.
 func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
 	if o.Kind == stream.Update {
 		out, both, ok := delta.Compose(m.scratch[:0], o.Delta, d)
@@ -56,17 +54,15 @@ func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
 	return skipped == 0, nil
 }
 
-// foldable excludes successions that a source cannot have produced, except
-// in the overlap, where the target must see them one after the other. What depends on the
-// document's state has the target see that state, and what comes of it is not known.
+// foldable excludes sequences that a source cannot produce. They occur in the overlap, where the target
+// must see them one by one, as it must where the document's state matters (Wall, Upsert).
 func foldable(prev, next *Op) bool {
 	return prev.Wall == 0 && next.Wall == 0 && prev.Overlap == next.Overlap && !prev.Upsert && !next.Upsert &&
 		(prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
 }
 
-// follows reports whether next may be of the document that prev leaves. Shards can have two
-// documents of one _id under different keys. The events do not distinguish them where an update
-// changes a key. So those operations are sent one after the other.
+// follows reports whether next may be on the document that prev leaves. Shards can have two documents
+// with one _id under different keys, and updates of a key do not tell them apart.
 func follows(prev, next *Op, key docwrite.Key) bool {
 	if key.IsZero() || next.Where == nil || prev.Kind == stream.Delete {
 		return true

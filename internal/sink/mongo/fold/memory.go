@@ -5,9 +5,8 @@ import (
 	"math/bits"
 )
 
-// memory hands out bytes that are freed all together. What is kept back or folded is many small
-// parts of one lifetime, which the garbage collector would have to find one by one. It keeps
-// its size until trim.
+// memory allocates bytes that are freed together, to spare the garbage collector many small objects of
+// one lifetime. It keeps its size until trim.
 type memory struct {
 	pieces  [][]byte // of pieceBytes each; what is given out is their length
 	at      int      // the piece that is given out of
@@ -17,15 +16,14 @@ type memory struct {
 
 const (
 	pieceBytes = 64 << 10
-	// Parts come in sizes of 64, 96, 128, 192, … bytes up to maxPart, so that what
-	// one operation has outgrown serves another; more gets memory of its own.
-	classes = 17
-	maxPart = 16 << 10
-	// maxScratch bounds what is kept for the next result.
+	// Sizes are 64, 96, 128, 192, … bytes up to maxPart, so that freed parts can be reused. Larger parts
+	// are allocated separately.
+	classes    = 17
+	maxPart    = 16 << 10
 	maxScratch = 1 << 20
 )
 
-// class is the smallest one that has room for n bytes.
+// class returns the smallest class that holds n bytes.
 func class(n int) int {
 	if n <= 64 {
 		return 0
@@ -44,7 +42,7 @@ func classSize(c int) int {
 	return 96 << (c / 2)
 }
 
-// take gives n bytes, whatever is in them, in place of room, which is given back.
+// take returns n bytes, not cleared, and frees room.
 func (m *memory) take(n int, room []byte) []byte {
 	if k := cap(room); k >= classSize(0) && k <= maxPart {
 		c := class(k)
@@ -65,7 +63,6 @@ func (m *memory) take(n int, room []byte) []byte {
 	return m.cut(classSize(c))[:n]
 }
 
-// cut gives the next n bytes of the pieces.
 func (m *memory) cut(n int) []byte {
 	if m.at < len(m.pieces) && len(m.pieces[m.at])+n > pieceBytes {
 		m.at++
@@ -79,7 +76,7 @@ func (m *memory) cut(n int) []byte {
 	return p[start:end:end]
 }
 
-// copy takes memory for b, which is not going to grow.
+// copy copies b, which will not grow.
 func (m *memory) copy(b []byte) []byte {
 	if len(b) > maxPart {
 		return bytes.Clone(b)
@@ -87,7 +84,7 @@ func (m *memory) copy(b []byte) []byte {
 	return append(m.cut(len(b))[:0], b...)
 }
 
-// place copies b into room if it fits there, else into other memory.
+// place copies b into room if it fits, else into new memory.
 func (m *memory) place(room, b []byte) []byte {
 	if cap(room) < len(b) {
 		room = m.take(len(b), room)
@@ -95,14 +92,13 @@ func (m *memory) place(room, b []byte) []byte {
 	return append(room[:0], b...)
 }
 
-// result keeps a buffer that began as scratch for the next result.
+// result keeps a buffer that began as scratch.
 func (m *memory) result(b []byte) {
 	if cap(b) <= maxScratch {
 		m.scratch = b[:0]
 	}
 }
 
-// reset takes all back.
 func (m *memory) reset() {
 	for i := range m.pieces[:min(m.at+1, len(m.pieces))] {
 		m.pieces[i] = m.pieces[i][:0]
@@ -113,7 +109,7 @@ func (m *memory) reset() {
 	m.at = 0
 }
 
-// trim, after reset, gives up all but one piece.
+// trim, called after reset, frees all but one piece.
 func (m *memory) trim() {
 	if len(m.pieces) > 1 {
 		*m = memory{pieces: m.pieces[:1:1], scratch: m.scratch}

@@ -32,16 +32,16 @@ type Target struct {
 	Contested    atomic.Bool     // documents of it were parked: order matters, nothing is kept back
 }
 
-// NewTarget is the collection of a namespace.
+// NewTarget returns the target of a namespace.
 func NewTarget(ns string) *Target {
 	db, coll := mongo.SplitNS(ns)
 	return &Target{NS: ns, DB: db, Coll: coll, Seed: delta.Hash([]byte(ns))}
 }
 
-// Serial says that all operations on the collection go out in their order.
+// Serial reports that operations on the collection must keep their order.
 func (t *Target) Serial() bool { return t.Capped || t.Collated }
 
-// Hash chooses the partition of a document's events. key is room for the _id's key.
+// Hash returns what selects a document's partition. key is scratch space.
 func (t *Target) Hash(key []byte, id bsoncore.Value) uint64 {
 	if t.Serial() {
 		return t.Seed
@@ -57,8 +57,7 @@ type Item struct {
 	Overlap bool // the target may be ahead of this event
 }
 
-// Op is what a batch does to one document: one of stream's kinds Insert, Replace,
-// Put, Update and Delete.
+// Op is what a batch does to one document. Kind is Insert, Replace, Put, Update or Delete.
 type Op struct {
 	Kind    stream.Kind
 	Overlap bool // the target may be ahead of it
@@ -73,12 +72,11 @@ type Op struct {
 	Delta delta.Delta
 	At    mongo.OpTime // of the latest event in it
 	since bson.Timestamp
-	// Wall is not 0 of a deletion that is one only of a document which had not expired at
-	// that time, in milliseconds since 1970.
+	// Wall, unless 0, limits a deletion to a document that had not expired then, in ms since 1970.
 	Wall int64
 }
 
-// NewOp is the operation of one event.
+// NewOp returns the operation of one event.
 func NewOp(it *Item) (Op, error) {
 	ev := it.Event
 	o := Op{Kind: ev.Kind, ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
@@ -110,25 +108,25 @@ func (o *Op) Verb() string {
 	return o.Kind.String()
 }
 
-// Fail is an error about the operation, on target namespace ns.
+// Fail returns an error about the operation, on target namespace ns.
 func (o *Op) Fail(what, ns string, err error) error {
 	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, bsonraw.IDText(o.ID), o.At, err)
 }
 
-// First is the position of the first event in the operation.
+// First returns the position of the operation's first event.
 func (o *Op) First() mongo.OpTime { return mongo.OpTime{TS: o.since, Term: o.At.Term} }
 
-// Become is the operation that, in place of o, makes the document doc.
+// Become returns the operation that replaces o and makes the document doc.
 func (o *Op) Become(k stream.Kind, doc []byte) *Op {
 	return &Op{Kind: k, ID: o.ID, Where: o.Where, Hash: o.Hash, Doc: doc, At: o.At, since: o.since, Overlap: o.Overlap}
 }
 
-// Made is the document that an Update with Upsert starts from when there is none.
+// Made returns the document that an Upsert starts from.
 func (o *Op) Made() bson.Raw {
 	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", o.ID).Build())
 }
 
-// Clone is the operation in memory of its own.
+// Clone copies the operation with its bytes.
 func (o *Op) Clone() Op {
 	c := *o
 	c.owned, c.ID, c.Where, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Where), bytes.Clone(o.Doc)
@@ -138,15 +136,15 @@ func (o *Op) Clone() Op {
 	return c
 }
 
-// size is what the operation adds to a batch, roughly.
+// size is roughly the operation's size in a batch.
 func (o *Op) size() int { return max(len(o.Doc), len(o.Delta.Raw())) + len(o.ID.Data) + 32 }
 
-// Spares reports that the operation leaves a document as it is, for that has expired.
+// Spares reports that the operation leaves doc alone, as it has expired.
 func (o *Op) Spares(t *Target, doc bson.Raw) bool {
 	return o.Wall != 0 && t.Expiry.Expired(doc, o.Wall)
 }
 
-// room is what a new Doc or Delta may be written over, nil for none.
+// room returns the bytes that a new Doc or Delta may overwrite, or nil.
 func (o *Op) room() []byte {
 	switch {
 	case !o.owned:
@@ -157,7 +155,7 @@ func (o *Op) room() []byte {
 	return o.Doc
 }
 
-// NewMissing stands for an update, at a position, of a document that is missing.
+// NewMissing returns an operation for an update that found no document.
 func NewMissing(id bsoncore.Value, at mongo.OpTime) Op {
 	return Op{Kind: stream.Update, ID: id, At: at, since: at.TS}
 }

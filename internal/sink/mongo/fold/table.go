@@ -1,8 +1,7 @@
 package fold
 
-// table finds a document's operation by the document's hash. It uses open addressing with eight
-// bytes a slot: a lookup that misses the processor's caches costs more than anything else done
-// to an operation. The zero value is ready.
+// table finds a document's operation by hash. It uses open addressing with eight bytes a slot, as cache
+// misses cost more than anything else done to an operation. The zero value is ready.
 type table struct {
 	slots []uint64 // 0 is free; else the lower half of the hash, then the position in ops, plus one
 	used  int
@@ -10,7 +9,6 @@ type table struct {
 
 const tableSlots = 16
 
-// find returns the position in ops of the operation of a hash.
 func (t *table) find(hash uint64, ops []Op) (int, bool) {
 	if t.used == 0 {
 		return 0, false
@@ -26,8 +24,7 @@ func (t *table) find(hash uint64, ops []Op) (int, bool) {
 	return 0, false
 }
 
-// add takes in the operation at a position of ops, whose hash it does not have;
-// those before it are in it.
+// add adds ops[i], whose hash is new. The table has all operations before it.
 func (t *table) add(i int, ops []Op) {
 	if 2*(t.used+1) > len(t.slots) {
 		t.grow(ops[:i])
@@ -45,7 +42,7 @@ func (t *table) put(hash uint64, i int) {
 	t.slots[p] = hash<<32 | uint64(uint32(i+1))
 }
 
-// grow makes room for more than ops, which are in it.
+// grow makes room for more than ops, which the table has.
 func (t *table) grow(ops []Op) {
 	n := max(2*len(t.slots), tableSlots)
 	if cap(t.slots) < n {
@@ -58,8 +55,7 @@ func (t *table) grow(ops []Op) {
 	}
 }
 
-// reset empties it. What it has come to be too large for is given up by and by,
-// for emptying costs as much as there is.
+// reset empties the table. It halves an oversized one, as emptying costs as much as its size.
 func (t *table) reset() {
 	clear(t.slots)
 	if 16*t.used < len(t.slots) && len(t.slots) > tableSlots {

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// round resolves what waits at one barrier, over a connection of its own.
+// round resolves what waits at one barrier, over its own connection.
 type round struct {
 	*Resolver
 	w     *write.Writer
@@ -35,15 +35,13 @@ func (r *Resolver) begin(b Barrier) *round {
 	return &round{Resolver: r, w: r.o.Writers.New(), b: b, added: map[string]bool{}}
 }
 
-// Resolve writes parked documents. Everything before the barrier is on the target, so their
-// final states are consistent with one another. They are written in order, again and again
-// while that helps. Documents that trade keys in a circle are then replaced together in one
-// transaction.
+// Resolve writes parked documents. Everything before the barrier is on the target, so their final states
+// are consistent. It writes them in order, repeatedly while that helps, and then replaces documents that
+// trade keys in a circle in one transaction.
 //
-// A write that is refused after that is a real conflict and handled by policy, except in the
-// overlap. There a document that holds the key may be ahead of this position, and give it up
-// when its later events have been replayed. Such documents are returned to be carried on,
-// unless the barrier must decide.
+// A write that is still refused is a conflict, which policy decides. But in the overlap, the document
+// that holds the key may be ahead and later give it up. Such documents are returned in carry, unless the
+// barrier must decide.
 func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (carry []*Document, err error) {
 	if len(docs) == 0 {
 		return nil, nil
@@ -72,11 +70,11 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 	return round.carry, round.stop
 }
 
-// mostOthers bounds what a conflict tells of others.
+// mostOthers bounds ConflictError.Others.
 const mostOthers = 1000
 
-// stopped keeps a conflict that ends the job until all others are known. After a restart the
-// target may already have what was sent, but for the documents of conflicts.
+// stopped keeps the first conflict that ends the job until all others are known: after a restart the
+// target may have everything that was sent except the documents of conflicts.
 func (r *round) stopped(err error) error {
 	var c, first *ConflictError
 	if r.o.Letters == nil || !errors.As(err, &c) || c.Since.IsZero() {
@@ -90,8 +88,7 @@ func (r *round) stopped(err error) error {
 	return nil
 }
 
-// inTheWay are the documents that hold keys of those left, and are to become
-// something else themselves: their letters can be decided now. Each is found once.
+// inTheWay returns documents that hold keys of left and are due for a decision, each once.
 func (r *round) inTheWay(ctx context.Context, left []*goal) (more []*Document) {
 	if !r.b.over() {
 		return nil
@@ -117,8 +114,7 @@ func (r *round) inTheWay(ctx context.Context, left []*goal) (more []*Document) {
 	return more
 }
 
-// ResolveDue tries the documents in dispute that the target has caught up
-// with. What it refuses now, it refuses.
+// ResolveDue decides about disputed documents that the target has caught up with.
 func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 	const some = 100
 	b.Must = true
@@ -145,23 +141,14 @@ func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 	return nil
 }
 
-// deletesFirst sorts documents to be deleted before those to be written, whose
-// _ids may be the same for the server.
+// deletesFirst puts deletions first: a written document may have an equal _id.
 func deletesFirst(docs []*Document) []*Document {
-	var deletes, others []*Document
-	for _, d := range docs {
-		if d.deleted() {
-			deletes = append(deletes, d)
-		} else {
-			others = append(others, d)
-		}
-	}
-	return append(deletes, others...)
+	deletes := slices.DeleteFunc(slices.Clone(docs), func(d *Document) bool { return !d.deleted() })
+	return append(deletes, slices.DeleteFunc(slices.Clone(docs), (*Document).deleted)...)
 }
 
-// attempt tries each parked document once and returns those that meet a
-// duplicate key. Unless it is to keep what was to be written, it holds no more
-// documents in memory than come in one reply.
+// attempt tries each document once and returns those that meet a duplicate key. Without keep, only one
+// reply's documents are in memory.
 func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left []*goal, err error) {
 	for len(docs) > 0 && err == nil {
 		n := 1
@@ -200,8 +187,7 @@ func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left 
 	return left, err
 }
 
-// together replaces documents in one transaction, and returns those that are left when
-// one of them was refused.
+// together replaces documents in one transaction. If one is refused, it returns the others.
 func (r *round) together(ctx context.Context, todo []*goal) ([]*goal, error) {
 	todo, err := r.refuseCapped(ctx, todo)
 	if err != nil || len(todo) == 0 {
@@ -222,8 +208,7 @@ func (r *round) together(ctx context.Context, todo []*goal) ([]*goal, error) {
 	return append(todo[:at:at], todo[at+1:]...), err
 }
 
-// refuseCapped refuses what met a duplicate key in a capped collection, where
-// nothing can be deleted and inserted again, and returns the others.
+// refuseCapped refuses duplicates in capped collections, where nothing can be replaced.
 func (r *round) refuseCapped(ctx context.Context, left []*goal) (others []*goal, err error) {
 	for _, g := range left {
 		if !g.Target.Capped || g.duplicate == nil {
@@ -235,7 +220,7 @@ func (r *round) refuseCapped(ctx context.Context, left []*goal) (others []*goal,
 	return others, nil
 }
 
-// close ends the cases of documents that are on the target now.
+// close settles the dead letters of documents that were written.
 func (r *round) close(ctx context.Context, list ...*goal) error {
 	for _, g := range list {
 		if g.letter == nil {
@@ -256,8 +241,8 @@ func (r *round) close(ctx context.Context, list ...*goal) error {
 // maxDocument is the largest document that a client may write.
 const maxDocument = 16 << 20
 
-// aim replays what is parked for a document on the document as the target has
-// it now, or on its letter if it is in dispute. nil is nothing to be written.
+// aim replays a document's parked operations on the target's state, or on its dead letter if it is
+// disputed. It returns nil if there is nothing to write.
 func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
 	g := &goal{Document: d, there: bsonraw.IDOf(doc).Equal(d.ID)} // in the same bytes
 	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) && !d.done(doc) {
@@ -298,8 +283,7 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 	return r.look(ctx, g)
 }
 
-// replay applies one parked operation; a refusal says that the document is not
-// what it has to be.
+// replay applies one parked operation. It returns a refusal if the document does not fit.
 func (r *round) replay(g *goal, o *fold.Op) (*refusal, error) {
 	if o.Wall != 0 && (g.doc == nil || o.Spares(g.Target, g.doc)) {
 		r.skipped.remove(Key(g.Target.NS, o.ID))
@@ -358,8 +342,8 @@ func (r *Resolver) askSource(ctx context.Context, t *fold.Target, id bsonraw.ID,
 	return re, nil
 }
 
-// reread takes the whole document from the source where the target's cannot
-// be gone on from. If the source has none any more, its deletion follows.
+// reread reads the document from the source if the operations do not fit the target's. If the source has
+// none, its deletion follows.
 func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error) {
 	if !r.lenient() || r.o.Source.Reread == nil {
 		return nil, r.stopError(ctx, g, why)
@@ -378,8 +362,7 @@ func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error
 	return g, nil
 }
 
-// goneLetter keeps what cannot be gone on from and cannot be read any more
-// either. The drop of its collection closes the case.
+// goneLetter keeps a document that cannot be reread. The drop of its collection settles it.
 func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	g.doc = nil
 	l := g.asLetter(why)
@@ -390,21 +373,17 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	return r.o.Letters.Write(ctx, l)
 }
 
-// look finds what the target has under the same _id where that is somebody else's. It looks at
-// capped collections, which take nothing later. It leaves in its dead letter what is ahead of
-// the stream.
+// look decides what must not be written: documents that are ahead of the stream, already there, or
+// blocked by a foreign document or a capped collection.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
-	case g.held() && r.ahead(g): // also one that is to be deleted
+	case r.ahead(g) && (g.held() || g.refused == nil && g.doc != nil): // a held one may be a deletion
 		g.refused = refusalOf(g.letter)
 		return g, nil
 	case g.held() && g.same:
 		return nil, r.close(ctx, g)
 	case g.refused != nil && g.doc == nil:
 		return nil, nil // ours is gone again
-	case g.refused == nil && g.doc != nil && r.ahead(g):
-		g.refused = refusalOf(g.letter)
-		return g, nil
 	case g.letter == nil || g.refused != nil || !g.Target.Capped && !g.letter.Cause.Foreign():
 		return g, nil
 	}
@@ -454,8 +433,7 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 	return left, nil
 }
 
-// delete deletes the very document, and not another one whose _id is equal for
-// the server.
+// delete deletes the document, but not another one with an equal _id.
 func (r *round) delete(ctx context.Context, g *goal) error {
 	if g.there {
 		ops := []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at, Overlap: true}}
@@ -466,12 +444,11 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 	return r.close(ctx, g)
 }
 
-// put writes documents of one collection and returns those that meet a
-// duplicate key.
+// put writes documents of one collection and returns those that meet a duplicate key.
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
 	ops, of := make([]*fold.Op, len(goals)), map[*fold.Op]*goal{}
 	for i, g := range goals {
-		// It may be at two places of a sharded target.
+		// A sharded target may have it in two places.
 		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at, Overlap: true}
 		of[ops[i]] = g
 	}
@@ -493,8 +470,7 @@ func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error
 	return left, r.close(ctx, slices.Collect(maps.Values(of))...)
 }
 
-// putFailed acts upon a document that was not written; again reports that it may be
-// taken later.
+// putFailed handles a refused write. again reports that a later try may succeed.
 func (r *round) putFailed(ctx context.Context, g *goal, res write.Result) (again bool, err error) {
 	switch {
 	case res.Outcome == write.Duplicate:

@@ -1,7 +1,6 @@
-// Package resolve decides what becomes of operations that the target does not take at once. It
-// parks them until a barrier and tries them again in order. Then it acts by policy: with dead
-// letters, overwriting, or the end of the job.
+// Package resolve decides about operations that the target does not take at once. It parks them until a
+// barrier and retries them in order. Then policy decides: dead letters, overwriting, or the end of the
+// job.
 //
-// It writes by package write alone, but for writes that belong into one transaction with dead
-// letters. It knows no partition, no segment and no stream: its caller drains first.
+// It writes through package write, except in transactions with dead letters. Its caller drains first.
 package resolve

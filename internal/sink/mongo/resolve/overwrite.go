@@ -18,12 +18,10 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// maxHolders bounds the documents that one may displace: it can have a key in
-// each of 64 indexes.
+// maxHolders bounds the documents that one may displace: it can have a key in each of 64 indexes.
 const maxHolders = 64
 
-// overwrite writes a document and takes off the target what stands in its way.
-// The letters about that belong to the same transaction.
+// overwrite writes a document and removes what is in its way, in one transaction with the dead letters.
 func (r *round) overwrite(ctx context.Context, g *goal, why *refusal) error {
 	var holders []bson.Raw
 	for {
@@ -54,15 +52,15 @@ func newOnes(known, found []bson.Raw) []bson.Raw {
 	})
 }
 
-// replace removes the holders, and what has the document's own _id if that is
-// somebody else's, and writes the document, in one transaction.
+// replace writes the document in one transaction that removes the holders and a foreign document with
+// its _id.
 func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refusal, error) {
 	err := r.takeOff(ctx, g, holders, func(ctx context.Context) (letters []deadletter.Letter, err error) {
 		own, err := r.remove(ctx, g, g.ID)
 		if err != nil {
 			return nil, err
 		}
-		if g.foreign() {
+		if g.refused != nil && g.refused.cause.Foreign() || g.letter != nil && g.letter.Cause.Foreign() {
 			letters = own
 		}
 		if g.letter == nil && g.refused != nil && g.refused.cause == deadletter.CauseMissing {
@@ -79,8 +77,7 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 	return nil, err
 }
 
-// takeOff removes documents that stand in the way of g, does what then does, and
-// stores the letters about all that, in one transaction.
+// takeOff removes theirs, runs then and stores the dead letters, in one transaction.
 func (r *round) takeOff(
 	ctx context.Context, g *goal, theirs []bson.Raw, then func(context.Context) ([]deadletter.Letter, error),
 ) error {
@@ -111,13 +108,7 @@ func (r *round) takeOff(
 	return err
 }
 
-// foreign reports that what the target has under the same _id is somebody
-// else's.
-func (g *goal) foreign() bool {
-	return g.refused != nil && g.refused.cause.Foreign() || g.letter != nil && g.letter.Cause.Foreign()
-}
-
-// remove deletes a document in the transaction and returns the letter about it.
+// remove deletes a document in the transaction and returns its dead letter.
 func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadletter.Letter, error) {
 	primary := options.Collection().SetReadPreference(readpref.Primary())
 	doc, err := r.o.Cluster.Client.Database(g.Target.DB).Collection(g.Target.Coll, primary).
@@ -133,14 +124,13 @@ func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadlette
 	return []deadletter.Letter{l}, r.w.DeleteIn(ctx, write.Document{Target: g.Target, ID: id, At: g.at})
 }
 
-// inWay is the dead letter of a document that stands in the way of g.
+// inWay returns the dead letter of a document that is in the way of g.
 func (g *goal) inWay(s deadletter.State, id bsonraw.ID, doc []byte, what string) deadletter.Letter {
 	return deadletter.Letter{NS: g.Target.NS, State: s, Cause: deadletter.CauseInWay, DocID: id, Doc: doc,
 		Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
 }
 
-// returning are the removed documents that the source has too, in its state:
-// they are tried when the target has caught up with what was read.
+// returning returns dead letters with the source's state of removed documents, to be retried later.
 func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]deadletter.Letter, error) {
 	if r.o.Source.Reread == nil {
 		return nil, nil
@@ -164,7 +154,7 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 	return out, nil
 }
 
-// post stores letters in the transaction and closes the document's own.
+// post stores dead letters in the transaction and settles the document's own.
 func (r *round) post(ctx context.Context, g *goal, letters []deadletter.Letter) error {
 	db := r.o.Cluster.Client.Database(mongo.StateDB)
 	var cmds []bson.D

@@ -15,22 +15,18 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Document is one whose operation waits for a barrier, with everything that came
-// for it since. A duplicate key in an order-free batch may be a mere reordering:
-// another document still holds the key that the source had freed. _ids of
-// different bytes (1 and 1.0) are different documents here, which follow one
-// another on the source.
+// Document waits for a barrier with all its operations since. A duplicate key in an unordered batch may
+// be mere reordering: another document still has the key that it lost on the source. Equal _ids in
+// different bytes (1 and 1.0) are different documents.
 type Document struct {
-	Target *fold.Target
-	Hash   uint64 // chooses its partition
-	ID     bsonraw.ID
-	Steps  []fold.Op
-	// refused is why the first step is no mere reordering, if that is known.
-	refused *refusal
+	Target  *fold.Target
+	Hash    uint64 // chooses its partition
+	ID      bsonraw.ID
+	Steps   []fold.Op
+	refused *refusal // why the first step is no mere reordering, if known
 }
 
-// done reports that the target has the very document that is to be inserted: an earlier
-// run has done that.
+// done reports that an earlier run inserted this very document.
 func (d *Document) done(there []byte) bool {
 	return len(d.Steps) > 0 && d.Steps[0].Kind == stream.Insert && bytes.Equal(there, d.Steps[0].Doc)
 }
@@ -43,28 +39,26 @@ func (d *Document) deleted() bool {
 	return last.Kind == stream.Delete && last.Wall == 0
 }
 
-// Parked are the documents of one partition that wait for a barrier. It is for
-// one goroutine.
+// Parked are the documents of one partition that wait for a barrier. It is for one goroutine.
 type Parked struct {
 	r    *Resolver
 	byID map[string]*Document // by the bytes of their _ids
 	keys map[string]bool      // what the _ids are equal to for the server
-	// whole has the collections of which everything waits. Under a collation, a document can
-	// stand in the way of another with other bytes as its _id. Only the server knows which, so
-	// all that comes later in these collections is parked too.
+	// whole has collated collections with a parked document. Other _ids may be equal to the server
+	// there, so everything later is parked.
 	whole map[string]bool
 	docs  []*Document // in order
 }
 
-// NewParked is the empty set of a partition.
+// NewParked returns a partition's empty set.
 func (r *Resolver) NewParked() *Parked { return &Parked{r: r} }
 
-// Disputed reports an event of a document whose case is not closed.
+// Disputed reports that the event's document has an open case.
 func (s *Parked) Disputed(it *fold.Item) bool {
 	return s.r.o.Letters.Disputed(it.Target.NS, it.Event.Key.ID)
 }
 
-// Len is the number of documents.
+// Len returns the number of documents.
 func (s *Parked) Len() int { return len(s.docs) }
 
 // Take empties the set.
@@ -74,7 +68,7 @@ func (s *Parked) Take() []*Document {
 	return docs
 }
 
-// Adopt takes carried documents back in.
+// Adopt takes carried documents back.
 func (s *Parked) Adopt(docs []*Document) {
 	for _, d := range docs {
 		s.add(d)
@@ -85,12 +79,11 @@ func parkID(t *fold.Target, id bsonraw.ID) string {
 	return string(append(append(append([]byte(t.NS), 0), byte(id.Type)), id.Data...))
 }
 
-// Key names a document by what its _id is equal to for the server.
+// Key identifies a document by what its _id is equal to for the server.
 func Key(ns string, id bsonraw.ID) string {
 	return string(delta.AppendKey(append([]byte(ns), 0), id))
 }
 
-// add has later operations find the document.
 func (s *Parked) add(d *Document) {
 	if s.byID == nil {
 		s.byID, s.keys, s.whole = map[string]*Document{}, map[string]bool{}, map[string]bool{}
@@ -103,7 +96,7 @@ func (s *Parked) add(d *Document) {
 	s.docs = append(s.docs, d)
 }
 
-// park parks an operation; why is set when the target refuses it whatever the order.
+// park parks an operation. why is set if the target refuses it in any order.
 func (s *Parked) park(t *fold.Target, o *fold.Op, why *refusal) {
 	if s.byID[parkID(t, o.ID)] != nil {
 		return
@@ -113,7 +106,7 @@ func (s *Parked) park(t *fold.Target, o *fold.Op, why *refusal) {
 	s.add(&Document{Target: t, Hash: o.Hash, ID: step.ID, Steps: []fold.Op{step}, refused: why})
 }
 
-// Park parks an event before it is tried: its document is in dispute.
+// Park parks an event of a disputed document.
 func (s *Parked) Park(it *fold.Item) error {
 	o, err := fold.NewOp(it)
 	if err == nil {
@@ -122,13 +115,12 @@ func (s *Parked) Park(it *fold.Item) error {
 	return err
 }
 
-// Waits reports that an operation on a document must not overtake what is parked.
+// Waits reports that an operation must not overtake what is parked.
 func (s *Parked) Waits(t *fold.Target, id bsonraw.ID) bool {
 	return len(s.byID) > 0 && (s.whole[t.NS] || s.keys[Key(t.NS, id)])
 }
 
-// Join adds an event to what is parked, if it must not overtake that. The event's
-// memory stays in use.
+// Join parks an event that must not overtake what is parked. The event's memory stays in use.
 func (s *Parked) Join(it *fold.Item) (bool, error) {
 	if !s.Waits(it.Target, it.Event.Key.ID) {
 		return false, nil
@@ -141,7 +133,7 @@ func (s *Parked) Join(it *fold.Item) (bool, error) {
 	return true, nil
 }
 
-// Behind adds an operation, whose memory stays in use, to what is parked.
+// Behind parks an operation behind others. Its memory stays in use.
 func (s *Parked) Behind(t *fold.Target, o fold.Op) {
 	o.Untried = true
 	d := s.byID[parkID(t, o.ID)]
@@ -152,8 +144,7 @@ func (s *Parked) Behind(t *fold.Target, o fold.Op) {
 	d.Steps = append(d.Steps, o)
 }
 
-// Decide acts upon operations that are not applied: it parks them, writes them in
-// another way, leaves them out, or ends the job.
+// Decide handles operations that were not applied: it parks, rewrites or skips them, or fails.
 func (s *Parked) Decide(ctx context.Context, w *write.Writer, t *fold.Target, results []write.Result) error {
 	var puts []*fold.Op
 	for _, res := range results {
@@ -182,11 +173,11 @@ func (s *Parked) Decide(ctx context.Context, w *write.Writer, t *fold.Target, re
 	return s.Decide(ctx, w, t, more)
 }
 
-// overTaken inserts over what a serial collection has under the _id.
+// overTaken inserts over the _id that a serial collection has.
 func (s *Parked) overTaken(ctx context.Context, w *write.Writer, t *fold.Target, o *fold.Op) (err error) {
 	var results []write.Result
 	if o.Overlap && t.Capped {
-		// It is there, in its place; what follows brings it up to date.
+		// The document is there, in its place; later events update it.
 		s.r.skips.Add(1)
 		results, err = w.Repair(ctx, t, []*fold.Op{o})
 	} else {
@@ -222,8 +213,8 @@ func (s *Parked) decide(t *fold.Target, res write.Result) error {
 	return s.refused(t, res)
 }
 
-// lost is a document that is not what it has to be: parked to be handled by
-// policy. Where that is to stop, too, all that was sent is judged before the job ends.
+// lost parks a document whose state is wrong. Even if policy is to stop, everything sent is decided
+// first.
 func (s *Parked) lost(t *fold.Target, o *fold.Op, cause deadletter.Cause, text string) error {
 	if s.r.o.Letters == nil {
 		return conflict(t.NS, o, text)
@@ -232,8 +223,8 @@ func (s *Parked) lost(t *fold.Target, o *fold.Op, cause deadletter.Cause, text s
 	return nil
 }
 
-// duplicate parks an operation that meets a duplicate key. A capped collection
-// takes no document later: there it is judged as it is.
+// duplicate parks an operation that met a duplicate key. A capped collection takes no document later, so
+// there the refusal counts.
 func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
 	o := res.Op
 	if t.Serial() && !o.Overlap && s.r.o.Letters == nil { // nothing is reordered here: no second chance
@@ -247,8 +238,8 @@ func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
 	return nil
 }
 
-// refused parks an operation that the server refuses because of its document. In the
-// overlap an index may refuse a mixture of old and new values that the source never had.
+// refused parks an operation that the server refuses for its document. In the overlap an index may
+// refuse a mixture of old and new values.
 func (s *Parked) refused(t *fold.Target, res write.Result) error {
 	o, why := res.Op, refusedBy(res.Reply)
 	if s.r.o.Letters != nil || o.Overlap && !t.Capped {

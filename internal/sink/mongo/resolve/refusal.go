@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Origin says which collection of the source a target namespace is, at the
-// position of the event in hand. Its name may mean another one by now.
+// Origin names the source collection of a target namespace at an event's position. Its name may mean
+// another collection by now.
 type Origin struct {
 	Target string    // namespace
 	Source string    // namespace; empty where no event said
@@ -25,42 +25,33 @@ type Origin struct {
 
 func originOf(t *fold.Target) Origin { return Origin{Target: t.NS, Source: t.Source, UUID: t.UUID} }
 
-// Reread is a document as the source has it now, Doc nil when it has none.
+// Reread is a document as the source has it now; Doc is nil if it has none.
 type Reread struct {
-	Doc bson.Raw
-	// Gone: the source has dropped the whole collection; its drop follows.
-	Gone bool
-	// From is a position up to which all changes are in it, Until one after
-	// which none is.
+	Doc  bson.Raw
+	Gone bool // the source has dropped the collection; its drop follows
+	// Doc contains all changes up to From and none after Until.
 	From, Until mongo.OpTime
 }
 
-// ConflictError is a change that the target refuses for good: what the target
-// holds is not what the source held.
+// ConflictError is a permanent refusal: the target differs from the source.
 type ConflictError struct {
 	Op     string
 	NS     string
 	ID     string // extended JSON
 	At     mongo.OpTime
 	Reason string
-	// Index is the unique index and Other the _id of the document that holds
-	// the key, in extended JSON, where they are known.
+	// Index is the unique index, Other the _id of the document with the key, in extended JSON, if known.
 	Index, Other string
-	// Doc is the _id and Since the first of the document's events that are not
-	// on the target; unset where that is not about one event.
+	// Doc is the _id and Since the document's first event that is not on the target, if it is about one
+	// event.
 	Doc   bson.RawValue
 	Since mongo.OpTime
-	// Undecided says that the blocking document is unknown, for the source has gone on since.
-	// It may be clear later.
+	// Undecided: the blocking document is unknown, as the source has moved on. It may be clear later.
 	Undecided bool
-	// Others are further ones that were met with it, 1,000 at most.
-	Others []*ConflictError
-	// Applied is the position that the target had reached, Sent the last one of which
-	// anything was sent to it.
+	Others    []*ConflictError // further conflicts, at most 1,000
+	// Applied is the target's position, Sent the last position of which anything was sent.
 	Applied, Sent mongo.OpTime
-	// Sourced: the source itself has several of the documents, where one of its shards
-	// does not have the unique index.
-	Sourced bool
+	Sourced       bool // the source itself has several of the documents, as a shard lacks the unique index
 }
 
 // Error names the operation, namespace, _id, position and reason.
@@ -86,7 +77,7 @@ const (
 	textShape   = "the document on the target has another shape than the update expects"
 )
 
-// conflict ends the job over one operation.
+// conflict returns the error that ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
 	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason,
 		Doc: bsonraw.RawValue(o.ID), Since: o.First()}, hintForeign)
@@ -100,7 +91,7 @@ type refusal struct {
 	dup   docwrite.Duplicate // of CauseKey
 }
 
-// refusedBy reads a write error that is about the document.
+// refusedBy reads a write error about a document.
 func refusedBy(e wire.WriteError) *refusal {
 	r := &refusal{cause: deadletter.CauseRefused, code: e.Code, text: e.Error()}
 	switch docwrite.Of(e) {
@@ -112,7 +103,6 @@ func refusedBy(e wire.WriteError) *refusal {
 	return r
 }
 
-// refusalOf is why a letter was written.
 func refusalOf(l *deadletter.Letter) *refusal {
 	return &refusal{cause: l.Cause, code: l.Code, text: l.Reason}
 }
@@ -131,12 +121,10 @@ type goal struct {
 	same      bool     // the target has it so already; of one that is held
 }
 
-// document is what the target is to have.
 func (g *goal) document() write.Document {
 	return write.Document{Target: g.Target, ID: g.ID, Doc: g.doc, At: g.at}
 }
 
-// asLetter is the letter about a refusal.
 func (g *goal) asLetter(why *refusal) deadletter.Letter {
 	l := deadletter.Letter{NS: g.Target.NS, Cause: why.cause, DocID: g.ID, Doc: g.doc, At: g.at, Until: g.until,
 		Reason: why.text, Code: why.code, Index: why.dup.Index(), Source: g.Target.Source, UUID: g.Target.UUID}
@@ -160,19 +148,18 @@ const (
 	verdictOverwrite
 )
 
-// ahead reports a document in a letter that was read from the source, in a state
-// that the stream has yet to reach. On the target it would meet its own events,
-// which after the overlap expect nothing of the kind. One of a repair waits in the
-// overlap, too: it is to bring the target nothing that was there already.
+// ahead reports a document whose dead letter was read from the source in a state that the stream has yet
+// to reach. On the target it would meet its own events. A repair also waits for the end of the overlap,
+// so that it brings nothing that was there before.
 func (r *round) ahead(g *goal) bool {
 	return g.letter != nil && r.b.Fed.Before(g.until) && (g.held() || r.b.Overlap.Before(g.until))
 }
 
-// held says that the document was read to repair the target's.
+// held reports that the document was read for a repair.
 func (g *goal) held() bool { return g.letter != nil && g.letter.State == deadletter.Held }
 
-// judge decides about a refusal at a barrier. In the overlap it may be none:
-// the document that holds the key may be ahead, or behind.
+// judge decides about a refusal at a barrier. In the overlap the document with the key may be ahead or
+// behind.
 func (r *round) judge(g *goal, why *refusal) verdict {
 	g.overlap = g.overlap && !r.b.over()
 	open := g.letter != nil && g.letter.State == deadletter.Open
@@ -199,7 +186,6 @@ func (r *round) judge(g *goal, why *refusal) verdict {
 	return verdictOverwrite
 }
 
-// refuse acts upon a refusal.
 func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 	return r.stopped(r.decide(ctx, g, why))
 }
@@ -238,12 +224,11 @@ func (r *round) decide(ctx context.Context, g *goal, why *refusal) error {
 	return r.o.Letters.Write(ctx, l)
 }
 
-// holders are documents that hold the keys of a refused one.
 func (r *round) holders(ctx context.Context, g *goal, why *refusal, most int64) ([]bson.Raw, error) {
 	return why.dup.Holders(ctx, r.o.Cluster, docwrite.Holding{NS: g.Target.NS, Doc: g.doc, Except: &g.ID, Most: most})
 }
 
-// holderID is the _id of the document that holds the key, if it can be found.
+// holderID returns the _id of the document that has the key, if found.
 func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawValue {
 	if why.cause != deadletter.CauseKey {
 		return bson.RawValue{}
@@ -255,7 +240,7 @@ func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawVal
 	return found[0].Lookup("_id")
 }
 
-// stopError is the end of a job over a document.
+// stopError returns the error that ends the job over a document.
 func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
 	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text,
 		Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}

@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Repaired is what has come of a document that was held to repair the target's.
+// Repaired is the result of a repair.
 type Repaired string
 
-// What may come of it.
+// Results of a repair.
 const (
 	RepairNothing Repaired = ""        // it is not known here
 	RepairWritten Repaired = "written" // as the source has it
@@ -19,10 +19,9 @@ const (
 	RepairSame    Repaired = "same"    // the target had it so
 )
 
-// Hold keeps a document as the source has it, or its absence, to repair the target's. The
-// document's changes go to its dead letter. It is written when the stream has passed all that
-// may be in it. The caller must have drained everything fed. The result why says why there is
-// no repair.
+// Hold keeps a document of the source, or its absence, as a dead letter to repair the target's. It is
+// written when the stream has passed everything that may be in it. Everything fed must be drained. why
+// says why there is no repair.
 func (r *Resolver) Hold(ctx context.Context, t *fold.Target, l deadletter.Letter) (why string, err error) {
 	switch {
 	case t.Capped:
@@ -39,16 +38,13 @@ func (r *Resolver) Hold(ctx context.Context, t *fold.Target, l deadletter.Letter
 	return "", r.o.Letters.Write(ctx, l)
 }
 
-// repaired notes what has come of a document that was held.
 func (r *Resolver) repaired(g *goal) {
 	if !g.held() {
 		return
 	}
 	how := RepairWritten
 	switch {
-	case g.same:
-		how = RepairSame
-	case g.doc == nil && !g.there:
+	case g.same, g.doc == nil && !g.there:
 		how = RepairSame
 	case g.doc == nil:
 		how = RepairDeleted
@@ -56,7 +52,7 @@ func (r *Resolver) repaired(g *goal) {
 	r.repairs[parkID(g.Target, g.ID)] = how
 }
 
-// Repaired is what has come of a document that was held, once.
+// Repaired returns the result of a repair, once.
 func (r *Resolver) Repaired(ns string, id bsonraw.ID) Repaired {
 	key := parkID(&fold.Target{NS: ns}, id)
 	how := r.repairs[key]

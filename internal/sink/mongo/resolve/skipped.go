@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// KeyOf is what Key tells of a stored document.
+// KeyOf is Key of a stored document.
 func KeyOf(d stream.Place) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
 
 func origin(d stream.Place) Origin {
@@ -28,19 +28,17 @@ func origin(d stream.Place) Origin {
 }
 
 const (
-	// manySkipped is from how many skipped documents on the source is asked
-	// which of them it still has.
+	// manySkipped is how many skipped documents the source is asked about for the first time.
 	manySkipped = 1000
-	// mostSkipped and mostSkippedBytes bound those that remain.
+	// mostSkipped and mostSkippedBytes bound what remains.
 	mostSkipped      = 50_000
 	mostSkippedBytes = 8 << 20
-	// askAtOnce is how many documents one question names.
+	// askAtOnce bounds the documents of one question.
 	askAtOnce = 500
 )
 
-// skipped are documents that updates found missing in the overlap. A later
-// event should have deleted them; whether one did is looked at when the overlap
-// ends. It is safe for concurrent use.
+// skipped are documents that updates found missing in the overlap. A later event should delete them,
+// which is checked after the overlap. It is safe for concurrent use.
 type skipped struct {
 	mu      sync.Mutex
 	byKey   map[string]stream.Place
@@ -102,7 +100,6 @@ func (s *skipped) list() (list []stream.Place, version int) {
 	return slices.Collect(maps.Values(s.byKey)), s.version
 }
 
-// crowded reports that the source should be asked now.
 func (s *skipped) crowded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +113,7 @@ func (s *skipped) asked() (full bool) {
 	return len(s.byKey) > mostSkipped || s.bytes >= mostSkippedBytes
 }
 
-// Renamed follows a rename, or forgets a namespace that is gone (to is "").
+// Renamed follows a rename, or forgets a dropped namespace (to is "").
 func (r *Resolver) Renamed(from, to string) {
 	list, _ := r.skipped.list()
 	for _, p := range list {
@@ -130,22 +127,20 @@ func (r *Resolver) Renamed(from, to string) {
 	}
 }
 
-// Skipped are the documents that updates found missing in the overlap and
-// that no later event has explained yet, and a number that changes with them.
-// What is on the list when Applied is read covers that position.
+// Skipped returns the documents that updates found missing in the overlap and that no later event
+// explained, and the list's version. A list read after Applied covers that position.
 func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
-// excused reports an update whose document may be missing. That is so where the target holds
-// only a part of the documents, where operations are left out, and in the overlap. It is also
-// so after the overlap until the document has been looked for.
+// excused reports an update whose document may be missing. That is so in the overlap and until the
+// document was looked for. It is also so if the target gets only some documents or operations.
 func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
 	return t.Partial || t.Stale || o.Overlap || r.skipped.has(t.NS, o.ID)
 }
 
-// skip leaves out an update whose document is missing and that is excused.
+// skip skips an excused update.
 func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
-	// A document that is not in the part has to be missing. Of a sharded target a job
-	// that was killed may have left one in no place.
+	// Filtered documents are missing. But on a sharded target, a killed job may have lost one while
+	// moving it.
 	if t.Stale || t.Partial && (t.Key.IsZero() || !o.Overlap) {
 		return
 	}
@@ -161,9 +156,8 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 	r.skipped.add(p)
 }
 
-// Deleted tells which operations were written. A deletion explains why its
-// document was missing, and has to be seen: the source may have another one of
-// that _id by the time it is asked.
+// Deleted removes deleted documents from the skipped ones. Later the source may have another document
+// with that _id.
 func (s *Parked) Deleted(t *fold.Target, ops []fold.Op) {
 	if s.r.skipped.empty() {
 		return
@@ -175,9 +169,7 @@ func (s *Parked) Deleted(t *fold.Target, ops []fold.Op) {
 	}
 }
 
-// thinOut forgets the skipped documents that are explained: those that the
-// target has again and those that the source has no longer, whose deletion has
-// come or is to come.
+// thinOut forgets skipped documents that the target has again or the source no longer has.
 func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
 	byOrigin := map[string][]stream.Place{} // a collection of the target may have stood for several of the source
@@ -203,7 +195,6 @@ func (r *round) thinOut(ctx context.Context) error {
 	return nil
 }
 
-// explain forgets those of some skipped documents that are explained.
 func (r *round) explain(ctx context.Context, t *fold.Target, places []stream.Place) error {
 	of := make([]bsonraw.ID, len(places))
 	for i, p := range places {
@@ -236,11 +227,10 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []stream.Pla
 	return nil
 }
 
-// Crowded reports that there are so many skipped documents that the source should
-// be asked now, by MakeRoom at a barrier.
+// Crowded reports that there are many skipped documents, so that MakeRoom should ask the source.
 func (r *Resolver) Crowded() bool { return r.skipped.crowded() }
 
-// MakeRoom keeps the list of skipped documents short.
+// MakeRoom shortens the list of skipped documents.
 func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 	round := r.begin(b)
 	defer round.w.Release()
@@ -255,13 +245,12 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 
-// ResolveSkipped is called when the overlap is over. A missing document that nothing explains
-// was deleted by somebody else, or a job ended while it moved the document to another shard.
-// Such a move deletes the document at its old shard key before it writes it at the new one. Up
-// to RereadUntil, and where documents move, the document is restored from the source. Otherwise
-// it is handled by policy.
+// ResolveSkipped decides about skipped documents after the overlap. Somebody else deleted an unexplained
+// document, or a job ended while moving it between shards: a move deletes at the old shard key, then
+// writes at the new one. Up to RereadUntil, and on sharded collections, the source restores it. Else
+// policy decides.
 func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
-	if list, _ := r.skipped.list(); len(list) == 0 || !b.over() {
+	if r.skipped.empty() || !b.over() {
 		return nil
 	}
 	round := r.begin(b)
@@ -295,8 +284,8 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	return nil
 }
 
-// readAgain takes a document from the source. What it says is ahead of the
-// stream, so the document waits in a letter until the stream has passed it.
+// readAgain reads a document from the source and keeps it as a dead letter until the stream has passed
+// it.
 func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op) error {
 	now, err := r.askSource(ctx, t, lost.ID, lost.At)
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows

@@ -14,22 +14,18 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Clash is a build of a unique index of target namespace NS that met documents
-// with one key.
+// Clash is a unique index build on target namespace NS that met documents with one key.
 type Clash struct {
 	NS, Index string
 	Docs      []bson.Raw
 	Reason    string // of the server
-	// Partial: the source may have the index on some of its shards only, and documents
-	// with one key on others.
-	Partial bool
+	Partial   bool   // shards of the source may lack the index, so that the source may have the duplicates, too
 }
 
-// Untangle makes room for a unique index on the target whose build met a duplicate key. The
-// source has the index, so all but one of the documents differ from the source. With Overwrite
-// they are removed. With Skip they stay, and the one goes. The caller must have drained
-// everything fed. It returns an error if the policy is to stop, or if it is unknown which is
-// which. It also does so if the index is Partial and the source has more than one of them.
+// Untangle makes room for a unique index whose build met a duplicate key. The source has the index, so
+// all but one of the documents are wrong. Overwrite removes them, Skip removes the one. Everything fed
+// must be drained. Untangle returns an error if the policy is to stop, if it cannot tell which is right,
+// or if the source has several of them and the index is Partial.
 func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	if err := r.o.Source.whole(ctx); err != nil {
 		return err
@@ -88,16 +84,15 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	return round.withdraw(ctx, t, ours[0], theirs[0], c)
 }
 
-// separated are documents of the target: as the source has them, in another state than
-// there, and not there at all.
+// separated are target documents that equal the source's, differ from it, or are absent there.
 type separated struct {
 	same, other, absent []bson.Raw
 	until               mongo.OpTime // those that are not there went up to here, or earlier
 	gone                bool         // with the collection
 }
 
-// sides are the documents that are the source's, and the others. Where one is as the
-// source has it, those in another state were changed by somebody.
+// sides returns the source's documents and the others. If one equals the source's, those that differ are
+// foreign.
 func (s separated) sides() (ours, theirs []bson.Raw) {
 	if len(s.same) == 1 {
 		return s.same, append(s.absent, s.other...)
@@ -105,8 +100,8 @@ func (s separated) sides() (ours, theirs []bson.Raw) {
 	return append(s.same, s.other...), s.absent
 }
 
-// separate compares documents with those of the source. Of a collection whose drop follows
-// it takes any for the source's: the index is all that matters until then.
+// separate compares documents with the source's. If a drop of the collection follows, any of them will
+// do.
 func (r *Resolver) separate(
 	ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw,
 ) (of separated, err error) {
@@ -128,8 +123,7 @@ func (r *Resolver) separate(
 	return of, nil
 }
 
-// withdraw takes our document off the target, where another one keeps its
-// place.
+// withdraw removes our document, as a foreign one keeps its place.
 func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.Raw, c *ConflictError) error {
 	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
 	err := r.takeOff(ctx, g, nil, func(ctx context.Context) ([]deadletter.Letter, error) {

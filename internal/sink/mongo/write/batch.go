@@ -14,10 +14,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Outcome says why an operation is not on the target.
+// Outcome says why an operation was not applied.
 type Outcome uint8
 
-// The outcomes of operations that are not applied.
 const (
 	Taken     Outcome = iota + 1 // an insert whose _id the target has
 	Duplicate                    // a duplicate key, perhaps because of the order alone
@@ -26,17 +25,15 @@ const (
 	Misfit                       // an update that does not fit the document it met
 )
 
-// Result is an operation that is not applied. Reply is the server's word, if it
-// had one.
+// Result is an operation that was not applied. Reply is the server's error, if any.
 type Result struct {
 	Op      *fold.Op
 	Outcome Outcome
 	Reply   wire.WriteError
 }
 
-// Write sends a batch in which each document occurs once: deletes first, so
-// that they free unique keys, then updates, then inserts. The results are those
-// of operations that are not applied.
+// Write sends a batch with each document once: deletes first, to free unique keys, then updates, then
+// inserts. It returns the operations that were not applied.
 func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (results []Result, err error) {
 	p := &w.plan
 	defer p.reset()
@@ -45,7 +42,6 @@ func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (resu
 		step{p.guarded, w.guarded}, step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
 }
 
-// step is what is done with statements of one kind.
 type step struct {
 	list []statement
 	send func(context.Context, *fold.Target, []statement) ([]Result, error)
@@ -62,12 +58,11 @@ func inTurn(ctx context.Context, t *fold.Target, steps ...step) (results []Resul
 	return results, nil
 }
 
-// Put writes whole documents, whether they exist or not.
+// Put writes complete documents, whether they exist or not.
 func (w *Writer) Put(ctx context.Context, t *fold.Target, puts []*fold.Op) ([]Result, error) {
 	return w.updates(ctx, t, statements(puts))
 }
 
-// statements are those of whole documents, not yet written.
 func statements(ops []*fold.Op) []statement {
 	list := make([]statement, len(ops))
 	for i, o := range ops {
@@ -76,25 +71,20 @@ func statements(ops []*fold.Op) []statement {
 	return list
 }
 
-// send runs one write command made of the statements. The error indexes of the
-// reply point into list.
+// send runs one write command. Error indexes of the reply point into list.
 func (w *Writer) send(
 	ctx context.Context, name string, t *fold.Target, list []statement, ordered bool,
 ) (wire.WriteResult, error) {
 	c := docwrite.Command{Name: name, DB: t.DB, Coll: t.Coll, Ordered: ordered}
 	res, err := w.out.Send(ctx, c, elements(name, t, list))
 	if err != nil {
-		return res, sendFailed(name, t, err)
+		return res, mongo.Wrap(err, "%s into %s", name, t.NS)
 	}
 	w.Stats.Statements.Add(int64(len(list)))
 	return res, nil
 }
 
-func sendFailed(name string, t *fold.Target, err error) error {
-	return mongo.Wrap(err, "%s into %s", name, t.NS)
-}
-
-// delete sends deletes. Any error of one ends the job; what says for it what the delete does.
+// delete sends deletes. An error of any ends the job and is about what.
 func (w *Writer) delete(ctx context.Context, what string, t *fold.Target, list []statement) (n int64, err error) {
 	res, err := w.send(ctx, "delete", t, list, false)
 	if err == nil && len(res.Errors) > 0 {
@@ -104,20 +94,18 @@ func (w *Writer) delete(ctx context.Context, what string, t *fold.Target, list [
 	return res.N, err
 }
 
-// elements are the statements as a command takes them.
 func elements(command string, t *fold.Target, list []statement) docwrite.Elements {
 	return docwrite.Elements{N: len(list), Size: func(i int) int { return list[i].size() },
 		Append: func(dst []byte, i int) []byte { return list[i].append(dst, command, t) }}
 }
 
-// fitting is how many of the statements, one at least, are no more than most and
-// no larger than limit bytes together, and how large those are, roughly.
+// fitting returns how many statements, at least one, fit into most and limit bytes, and their size.
 func fitting(list []statement, most, limit int) (n, size int) {
 	return docwrite.Elements{N: len(list), Size: func(i int) int { return list[i].size() }}.Fitting(0, most, limit)
 }
 
-// judge parts statements into those that met no error and the results of the
-// others. An error that says nothing about the document is one.
+// judge splits statements into applied ones and results. It returns an error for one that is not about a
+// document.
 func judge(
 	t *fold.Target, list []statement, failed []wire.WriteError,
 ) (taken []statement, results []Result, err error) {
@@ -171,17 +159,10 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) 
 	return nil, nil
 }
 
-// spared sends deletions of documents that have not expired, and marks in place of them.
-// One that matches nothing met a document that has, or none.
+// spared sends deletions of documents that have not expired, or marks in their place. An unmatched one
+// met an expired document or none.
 func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
-	var deletes, marks []statement
-	for _, s := range list {
-		if s.op.Kind == stream.Delete {
-			deletes = append(deletes, s)
-		} else {
-			marks = append(marks, s)
-		}
-	}
+	deletes, marks := split(list, func(s *statement) bool { return s.op.Kind == stream.Delete })
 	matched := int64(0)
 	deletes, err := w.located(ctx, t, deletes)
 	if err == nil {
@@ -205,8 +186,7 @@ func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) (
 	return results, err
 }
 
-// updates sends updates and whole documents. Of what does not fit, the result is
-// computed here.
+// updates sends updates and complete documents. It computes updates that do not fit.
 func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	list, results, err := w.special(ctx, t, list)
 	if err != nil || len(list) == 0 {
@@ -234,7 +214,7 @@ func (w *Writer) updates(ctx context.Context, t *fold.Target, list []statement) 
 			results = append(results, r)
 		}
 	}
-	// Of a part of the documents it is no matter which updates are of others.
+	// In a filtered collection updates may be of documents that are not there.
 	if int64(len(list)) > res.N && !(t.Stale || t.Partial && t.Key.IsZero()) {
 		unmatched = list
 	}
@@ -256,9 +236,8 @@ func (w *Writer) missing(ctx context.Context, t *fold.Target, list []statement) 
 	return results, err
 }
 
-// guarded sends updates that are exact only if the fields they insert are not
-// there. If any of them matched nothing they are all computed here; those that
-// did match come out the same a second time.
+// guarded sends updates that require the fields they insert to be absent. If any did not match, it
+// computes all of them, which repeats the others.
 func (w *Writer) guarded(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	list, err := w.located(ctx, t, list)
 	if err != nil {
@@ -288,9 +267,8 @@ func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) 
 	return append(results, more...), err
 }
 
-// InsertOrdered inserts documents one after the other, up to and including the first that the
-// target refuses. It returns in n how many were tried, that one included, and its result is the
-// last.
+// InsertOrdered inserts documents in order, up to and including the first refused one. n counts the
+// tried ones; the last result is of that one.
 func (w *Writer) InsertOrdered(
 	ctx context.Context, t *fold.Target, ops []*fold.Op,
 ) (n int, results []Result, err error) {
@@ -309,8 +287,7 @@ func (w *Writer) InsertOrdered(
 	return n, append(results, refused...), err
 }
 
-// Reinsert replaces a document whose _id is equal for the server but may differ
-// in bytes, which no update can change.
+// Reinsert replaces a document with an equal _id in other bytes, which no update can change.
 func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Result, error) {
 	if _, err := w.delete(ctx, "delete", t, []statement{{op: o}}); err != nil {
 		return nil, err
@@ -319,8 +296,7 @@ func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Re
 	return results, err
 }
 
-// sendInserts is send for inserts. An error that may be that of a duplicate _id
-// becomes one when the target has the _id.
+// sendInserts is send for inserts. It asks the target whether an unclear error is a duplicate _id.
 func (w *Writer) sendInserts(
 	ctx context.Context, t *fold.Target, list []statement, ordered bool,
 ) (res wire.WriteResult, err error) {

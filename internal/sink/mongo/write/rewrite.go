@@ -16,19 +16,17 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// readDocs and readBytes bound what is asked for at once, by the number of
-// documents and the size of their _ids.
+// readDocs and readBytes bound one read, in documents and bytes of _ids.
 const (
 	readDocs  = 256
 	readBytes = 1 << 20
 )
 
-// codeTooLarge is the server's for an update that makes a document of more than 16 MB.
+// codeTooLarge is the server's code for an update that makes a document larger than 16 MB.
 const codeTooLarge = 17419
 
-// rewrite applies updates that no classic statement expresses exactly, or that did not fit. It
-// reads the documents, computes the updates, and writes the results back, as many at once as
-// the server puts into one reply. Nobody else may write the documents meanwhile.
+// rewrite applies updates that no classic statement expresses exactly, or that did not fit: it reads the
+// documents, a reply at a time, and writes the results. Nobody else may write them meanwhile.
 func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
 	err = w.Read(ctx, t, ids(list), bson.D{}, func(some []int, docs []bson.Raw) error {
 		var puts []*fold.Op
@@ -63,9 +61,8 @@ func ids(list []statement) []bsonraw.ID {
 	return out
 }
 
-// rewritten is what makes of a document what the update makes of it. A path that
-// does not fit is left alone in the overlap, for a later event sets it, and where
-// operations are left out.
+// rewritten returns the updated document. It skips paths that do not fit in the overlap, where a later
+// event sets them, and where operations are left out.
 func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, Outcome, error) {
 	kind := stream.Replace
 	if doc == nil && o.Upsert {
@@ -89,10 +86,10 @@ func (w *Writer) rewritten(t *fold.Target, o *fold.Op, doc bson.Raw) (*fold.Op, 
 	return put, 0, nil
 }
 
-// OnlyIDs is a projection that leaves nothing else.
+// OnlyIDs returns a projection of the _id.
 func OnlyIDs() bson.D { return bson.D{{Key: "_id", Value: 1}} }
 
-// ReadOne reads a document from the primary, nil when there is none.
+// ReadOne reads a document from the primary, nil if there is none.
 func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (doc bson.Raw, err error) {
 	err = w.Read(ctx, t, []bsonraw.ID{id}, bson.D{}, func(_ []int, docs []bson.Raw) error {
 		doc = docs[0]
@@ -101,12 +98,11 @@ func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (do
 	return doc, err
 }
 
-// Found takes some of the documents that Read was asked for, with their places among the _ids.
-// A document that the primary does not have is nil.
+// Found receives documents of Read and their indexes in ids. A missing document is nil.
 type Found func(places []int, docs []bson.Raw) error
 
-// Read hands documents to each, some at a time: those that the primary has in the
-// order of its replies, then those that it has not. each may write them.
+// Read passes documents to each: those of the primary in the order of its replies, then the missing
+// ones. each may write them.
 func (w *Writer) Read(
 	ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each Found,
 ) error {
@@ -141,8 +137,8 @@ func (w *Writer) Read(
 	return nil
 }
 
-// replies hands over the replies to a find command. Once the last one came, the connection is
-// free. Behind routers reading has a connection of its own: each may write over others.
+// replies passes on the replies to a find command. After the last one the connection is free. Behind
+// routers the find has its own connection, as each may write.
 func (w *Writer) replies(ctx context.Context, t *fold.Target, find bson.D, each func(*wire.Batch) error) error {
 	if w.routed {
 		find = append(find, w.concerns()...)
@@ -189,7 +185,7 @@ func (w *Writer) replies(ctx context.Context, t *fold.Target, find bson.D, each 
 	return nil
 }
 
-// found hands over those documents of a reply that are left to be read.
+// found passes on the documents of a reply that are left to be read.
 func found(left map[string]int, b *wire.Batch, t *fold.Target, each Found) error {
 	var places []int
 	var docs []bson.Raw

@@ -16,25 +16,17 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Where the shard key of a collection is more than the _id, each statement includes it. A
-// statement without it goes to all shards, which do not check who owns what. While a chunk
-// moves it may miss the document. A key that no event has reported is looked up.
+// If the shard key is more than the _id, each statement includes it. Without it a statement goes to all
+// shards, ignores ownership, and may miss the document of a moving chunk. A key that no event reported
+// is looked up.
 
-// located has the statements of existing documents say where the target has them. Of
-// deletes there is one for each place, none for documents that are not there. Updates of
-// documents that are not there, or twice, go to all shards.
+// located adds the target's shard keys to statements on existing documents. A delete becomes one for
+// each place. Updates of documents in no place or two go to all shards.
 func (w *Writer) located(ctx context.Context, t *fold.Target, list []statement) ([]statement, error) {
 	if t.Key.IsZero() || len(list) == 0 {
 		return list, nil
 	}
-	var out, parts []statement
-	for _, s := range list {
-		if s.whole() {
-			out = append(out, s)
-		} else {
-			parts = append(parts, s)
-		}
-	}
+	out, parts := split(list, (*statement).whole)
 	places, err := w.places(ctx, t, parts)
 	if err != nil {
 		return nil, err
@@ -56,11 +48,9 @@ func (w *Writer) located(ctx context.Context, t *fold.Target, list []statement) 
 	return out, nil
 }
 
-// elsewhere deletes the target's copies of complete documents where their shard keys do not
-// belong. It does so before they are written where they do: shards do not know of each other's
-// _ids. After a crash in between both are repeated. In the overlap an insert may find its
-// document, with another key if a later event is folded into the insert. It may also find one
-// of somebody else's.
+// elsewhere deletes complete documents at other shard keys before they are written, as shards do not
+// know each other's _ids. After a crash both are repeated. In the overlap an insert may find its
+// document under another key, or a foreign one.
 func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement) error {
 	if t.Key.IsZero() {
 		return nil
@@ -84,8 +74,8 @@ func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement
 	return err
 }
 
-// places returns where the target has the documents of statements: what events have reported,
-// else what is found. Two places are an error but in the overlap.
+// places returns the target's shard keys of documents, as events reported them or as found. Two for a
+// document are an error outside the overlap.
 func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) ([][][]byte, error) {
 	all := make([][][]byte, len(list))
 	asked := map[string]int{}
@@ -134,18 +124,15 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 	return all, ask()
 }
 
-// twice is the error that the target has two documents of one _id, of which nothing says
-// which one an operation is for. In the overlap one of them is what the other is to become.
+// twice is the error for two documents with one _id. In the overlap one is to become the other.
 func twice(t *fold.Target, o *fold.Op) error {
 	err := errors.New("the target has two documents of this _id, under different shard keys")
 	return mongo.WithHint(o.Fail(o.Verb(), t.NS, err), "give one of them another _id on the source; "+
 		"or begin anew with the shard key that the source has, which tells them apart")
 }
 
-// concerns are what reads of a target behind routers carry. They read what a majority has and
-// at least what the writers have written, for else a deposed primary that has not learned of
-// its fall would answer. They also carry the cluster's time, of which the router may not have
-// heard.
+// concerns returns read options behind routers. A majority read at the writers' time excludes deposed
+// primaries. The cluster time is for routers that have not heard of it.
 func (ws *Writers) concerns() bson.D {
 	ws.seen.Lock()
 	defer ws.seen.Unlock()
@@ -161,7 +148,7 @@ func (ws *Writers) concerns() bson.D {
 	return out
 }
 
-// see takes the times of an answer.
+// see records the times of a reply.
 func (ws *Writers) see(reply bsoncore.Document) {
 	t, i, ok := reply.Lookup("operationTime").TimestampOK()
 	if at := (bson.Timestamp{T: t, I: i}); ok {

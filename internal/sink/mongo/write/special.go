@@ -16,30 +16,25 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// special writes whole documents with names that begin with a dollar by delete
-// and insert in one transaction, and returns the other statements.
+// special writes complete documents with dollar-prefixed names in a transaction, and returns the other
+// statements.
 func (w *Writer) special(
 	ctx context.Context, t *fold.Target, list []statement,
 ) (plain []statement, results []Result, err error) {
-	first := slices.IndexFunc(list, statement.dollar)
-	if first < 0 {
+	if !slices.ContainsFunc(list, func(s statement) bool { return s.dollar() }) {
 		return list, nil, nil
 	}
-	plain = slices.Clone(list[:first])
-	var dollars []*fold.Op
-	for _, s := range list[first:] {
-		if s.dollar() {
-			dollars = append(dollars, s.op)
-		} else {
-			plain = append(plain, s)
-		}
+	found, plain := split(list, (*statement).dollar)
+	dollars := make([]*fold.Op, len(found))
+	for i, s := range found {
+		dollars[i] = s.op
 	}
 	results, err = w.exchange(ctx, t, dollars, t.Stale) // then their inserts may have been left out
 	return plain, results, err
 }
 
-// exchange writes complete documents by Exchange, one by one. With look, a replacement of a
-// document that the target does not have is left out: it makes none. The results are refusals.
+// exchange writes complete documents by Exchange, one by one, and returns the refused ones. With look it
+// skips replacements of missing documents.
 func (w *Writer) exchange(
 	ctx context.Context, t *fold.Target, ops []*fold.Op, look bool,
 ) (results []Result, err error) {
@@ -66,7 +61,7 @@ func (w *Writer) exchange(
 	return results, nil
 }
 
-func (s statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
+func (s *statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
 
 // Dollar reports a document that only Exchange can write.
 func Dollar(doc []byte) bool {
@@ -74,20 +69,18 @@ func Dollar(doc []byte) bool {
 	return s.Dollar
 }
 
-// Repair puts zero timestamps back into documents that are on the target.
+// Repair restores zero timestamps in documents on the target.
 func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]Result, error) {
 	return w.repair(ctx, t, statements(ops))
 }
 
-// ErrZeroTimestamp says that a zero timestamp cannot be kept: no update statement names
-// its field, and the document cannot be exchanged.
+// ErrZeroTimestamp reports a zero timestamp that cannot be kept.
 var ErrZeroTimestamp = errors.New("in a capped collection the server puts the present time in place of " +
 	"a zero timestamp, and no update can name a field with a dot, an empty name or one that begins with a dollar")
 
-// repair puts zero timestamps back into the documents just written: by an update, or,
-// where none can name the fields, by writing the whole document once more. After a
-// crash in between both writes happen again. The results are those for which that
-// meets a duplicate key: the key with the present time was free.
+// repair restores zero timestamps in documents just written, by an update or, if none can name the
+// fields, by writing the document again. After a crash both are repeated. The results met a duplicate
+// key, which the present time did not.
 func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
 	var p plan
 	var written, whole []*fold.Op
@@ -131,8 +124,7 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 	return results, nil
 }
 
-// Document is what the target is to have under an _id: Doc, or nothing. At is
-// the position of its events.
+// Document is what the target should have under an _id; Doc nil is nothing. At is its events' position.
 type Document struct {
 	Target *fold.Target
 	ID     bsoncore.Value
@@ -140,9 +132,8 @@ type Document struct {
 	At     mongo.OpTime
 }
 
-// Exchange deletes and inserts the documents in one transaction, so that a crash
-// in between leaves them as they were. A refusal comes with the index of the
-// refused document; nothing is changed then.
+// Exchange deletes and inserts the documents in one transaction. If one is refused, at is its index and
+// nothing changed.
 func (w *Writer) Exchange(ctx context.Context, docs []Document) (at int, refused *wire.WriteError, err error) {
 	err = w.Transaction(ctx, func(ctx context.Context) error {
 		for _, d := range docs {
@@ -168,8 +159,8 @@ func (w *Writer) Exchange(ctx context.Context, docs []Document) (at int, refused
 	return at, nil, err
 }
 
-// Transaction runs fn in a transaction on the target and observes the terms
-// around it. Like all data it becomes durable with the next checkpoint.
+// Transaction runs fn in a transaction on the target and observes the terms around it. The next
+// checkpoint makes it durable.
 func (w *Writer) Transaction(ctx context.Context, fn func(context.Context) error) error {
 	txn := w.o.Transactions
 	if txn == nil {
@@ -198,8 +189,7 @@ func (w *Writer) InsertIn(ctx context.Context, d Document) error {
 	return w.runIn(ctx, d, d.Target.Key.Insert(d.Target.Coll, d.Doc))
 }
 
-// runIn runs one write in the transaction of ctx; what the server says of a
-// document is a wire.WriteError.
+// runIn runs one write in the transaction of ctx. A refused document is a wire.WriteError.
 func (w *Writer) runIn(ctx context.Context, d Document, cmd bson.D) error {
 	err := docwrite.Run(ctx, w.o.Target.Client.Database(d.Target.DB), cmd)
 	if err == nil {

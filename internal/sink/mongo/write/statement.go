@@ -14,19 +14,14 @@ import (
 
 // statement is one operation as a command carries it.
 type statement struct {
-	op *fold.Op
-	// doc is an update's modifiers, or the query of a delete of several documents;
-	// nil where the operation's document is all.
-	doc []byte
-	// where the target has the document: Op.Where, or what was found.
+	op      *fold.Op
+	doc     []byte // an update's modifiers or the query of a grouped delete, nil for op.Doc
 	where   []byte
 	guarded bool // it holds only for a document without the fields it inserts
-	// suspect: as written into the message, the document may hold a timestamp
-	// that the server replaces.
-	suspect bool
+	suspect bool // the document may have a timestamp that the server replaces
 }
 
-// size is what the statement adds to a command, roughly.
+// size is roughly the statement's size in a command.
 func (s *statement) size() int {
 	n := max(len(s.doc), len(s.op.Doc))
 	if s.guarded {
@@ -35,7 +30,6 @@ func (s *statement) size() int {
 	return n + len(s.op.ID.Data) + 32
 }
 
-// append writes the statement as an element of a command's sequence.
 func (s *statement) append(dst []byte, command string, t *fold.Target) []byte {
 	switch command {
 	case "insert":
@@ -100,18 +94,28 @@ func (s *statement) appendQuery(dst []byte, t *fold.Target) []byte {
 	return dst
 }
 
-// whole reports a statement that writes a whole document.
 func (s *statement) whole() bool { return s.op.Kind != stream.Update && s.op.Kind != stream.Delete }
 
-// plan is a batch's statements by the command that carries them. They live
-// until it is reset.
+// split returns the statements that are so, and the others.
+func split(list []statement, is func(*statement) bool) (yes, no []statement) {
+	for i := range list {
+		if is(&list[i]) {
+			yes = append(yes, list[i])
+		} else {
+			no = append(no, list[i])
+		}
+	}
+	return yes, no
+}
+
+// plan holds a batch's statements by command until it is reset.
 type plan struct {
 	deletes, spared, updates, guarded, rewrites, inserts []statement
 
 	buf []byte // what was translated
 }
 
-// bufferKept bounds what stays allocated for the next batch's statements.
+// bufferKept bounds the buffer kept for the next batch.
 const bufferKept = 16 << 20
 
 func (p *plan) reset() {
@@ -124,8 +128,7 @@ func (p *plan) reset() {
 	}
 }
 
-// fill translates the operations' updates and finds each operation's command, for a
-// collection with the shard key.
+// fill translates updates and sorts operations by command. key is the collection's shard key.
 func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 	size := 0
 	for i := range ops {
@@ -171,7 +174,7 @@ func (p *plan) add(o *fold.Op) {
 	}
 }
 
-// translate writes an update's statement behind what buf holds.
+// translate appends an update's statement to buf.
 func (p *plan) translate(o *fold.Op) (statement, delta.Form) {
 	start := len(p.buf)
 	out, form := delta.AppendStatement(p.buf, o.Delta)
@@ -184,8 +187,7 @@ func (p *plan) translate(o *fold.Op) (statement, delta.Form) {
 	return s, form
 }
 
-// tooLarge reports that no server takes the update's statement, which holds the
-// paths of all fields and the _id.
+// tooLarge reports that no server takes the update's statement, which has all field paths and the _id.
 func (s *statement) tooLarge() bool {
 	size := len(s.doc) + len(s.op.ID.Data) + 64
 	if s.guarded && 8*size > docwrite.MaxStatement { // a condition may be longer than what it guards
@@ -194,16 +196,13 @@ func (s *statement) tooLarge() bool {
 	return size > docwrite.MaxStatement
 }
 
-// groupDeletes and groupBytes are how many documents one statement deletes
-// at most, and how large their _ids are together.
+// groupDeletes and groupBytes bound a grouped delete, in documents and bytes of _ids.
 const (
 	groupDeletes = 100
 	groupBytes   = 1 << 20
 )
 
-// grouped makes statements of many deletes each, which cost the server half of
-// what as many statements do. _ids of rare types stay by themselves: a $in takes
-// some of them for something else.
+// grouped combines deletes, which halves their cost. _ids that mean something else in a $in stay alone.
 func (p *plan) grouped(deletes []statement) (out []statement) {
 	alone := 0
 	for i := range deletes {
@@ -224,7 +223,6 @@ func (p *plan) grouped(deletes []statement) (out []statement) {
 	return out
 }
 
-// appendIn makes the query for all of the group behind what buf holds.
 func (p *plan) appendIn(group []statement) []byte {
 	start := len(p.buf)
 	q, dst := bsoncore.AppendDocumentStart(p.buf)
@@ -240,7 +238,7 @@ func (p *plan) appendIn(group []statement) []byte {
 	return dst[start:len(dst):len(dst)]
 }
 
-// plainID reports an _id that means itself within a $in.
+// plainID reports an _id that means itself in a $in.
 func plainID(id bsoncore.Value) bool {
 	switch id.Type {
 	case bsoncore.TypeDouble, bsoncore.TypeString, bsoncore.TypeBinary, bsoncore.TypeObjectID, bsoncore.TypeBoolean,

@@ -11,26 +11,24 @@ import (
 
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Updates are sent in transactions where that can be done. A single update costs a server 170
-// to 180 us of processor time (measured on 6.0.5), one of two hundred in a transaction 115 to
-// 130. Each single update has a commit and an oplog entry of its own. Inserts gain nothing, the
-// server groups them anyway. What a transaction does not take is sent as plain updates, whose
-// answers say what is wrong with which. So a transaction changes only the cost of an update.
+// Updates are sent in transactions if possible. Measured on 6.0.5, an update costs a server 170 to 180 us
+// of processor time, as it has its own commit and oplog entry. One of two hundred in a transaction costs
+// 115 to 130 us. Servers group inserts anyway. What a transaction does not take is sent as plain updates,
+// whose replies name the refused ones.
 const (
 	transactionMost = 500
-	// transactionNear is how long an exchange that does nothing may take: with a
-	// target far away the exchanges of transactions cost more than they save.
+	// transactionNear is the longest exchange that does nothing. Farther away, transactions cost more
+	// than they save.
 	transactionNear = 20 * time.Millisecond
 	nearTries       = 4
-	// transactionBytes keeps a transaction's entries far below the 16 MB that one
-	// oplog entry holds.
+	// transactionBytes keeps a transaction far below the 16 MB of an oplog entry.
 	transactionBytes = 2 << 20
-	// transactionPause is how many batches are sent plainly where transactions do
-	// not take them, or take too long.
+	// transactionPause is how many batches are sent plainly after transactions failed or took too long.
 	transactionPause = 64
 )
 
@@ -47,8 +45,7 @@ func (w *Writer) mayBatch(t *fold.Target, n int) bool {
 	return true
 }
 
-// sendUpdates sends updates of different documents, in transactions if it may.
-// The reply is that of plain unordered updates.
+// sendUpdates sends updates of different documents. Its reply is that of plain unordered updates.
 func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []statement) (wire.WriteResult, error) {
 	done, matched, err := w.sendBatched(ctx, t, list)
 	if err != nil || done == len(list) {
@@ -62,8 +59,7 @@ func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []stateme
 	return res, err
 }
 
-// sendBatched sends as many of the updates in transactions as can be, from the
-// first on.
+// sendBatched sends as many leading updates as possible in transactions.
 func (w *Writer) sendBatched(
 	ctx context.Context, t *fold.Target, list []statement,
 ) (done int, matched int64, err error) {
@@ -89,8 +85,8 @@ func (w *Writer) sendBatched(
 	return done, matched, w.observeTerm(ctx)
 }
 
-// near observes the term, and reports whether the target is near. One that is far
-// away is slow each time; a near one is slow now and then, for it is busy.
+// near observes the term and reports whether the target is near. A busy near target is slow only
+// sometimes.
 func (w *Writer) near(ctx context.Context) (bool, error) {
 	if _, err := w.connection(ctx); err != nil { // making one says nothing of the distance
 		return false, err
@@ -107,8 +103,7 @@ func (w *Writer) near(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// transact applies updates in one transaction. ok is false when none of them
-// was applied.
+// transact applies updates in one transaction. ok is false if none was applied.
 func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement) (matched int64, ok bool, err error) {
 	number := w.o.Transactions.Number()
 	w.appendTransaction(bsoncore.AppendBooleanElement(w.txn[:0], "startTransaction", true), number)
@@ -117,7 +112,7 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 	res, err := w.out.RoundTrip(ctx, "update")
 	switch {
 	case err != nil && !docwrite.Answered(err):
-		return 0, false, sendFailed("update", t, err)
+		return 0, false, mongo.Wrap(err, "update into %s", t.NS)
 	case err != nil || len(res.Errors) > 0:
 		return 0, false, w.endTransaction(ctx, "abortTransaction", t, number)
 	}
@@ -134,26 +129,24 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 	return res.N, true, nil
 }
 
-// endTransaction commits or aborts; that there is nothing to abort is no error.
+// endTransaction commits or aborts. Nothing to abort is no error.
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
 	w.appendTransaction(w.txn[:0], number)
 	err := w.out.EndTransaction(ctx, how, w.txn)
 	if how == "abortTransaction" && docwrite.Answered(err) {
 		return nil
 	}
-	return sendFailed(how, t, err)
+	return mongo.Wrap(err, "%s into %s", how, t.NS)
 }
 
-// appendTransaction says which transaction of the writer's session a command is in.
 func (w *Writer) appendTransaction(dst []byte, number int64) {
 	dst = bsoncore.AppendDocumentElement(dst, "lsid", w.session)
 	dst = bsoncore.AppendInt64Element(dst, "txnNumber", number)
 	w.txn = bsoncore.AppendBooleanElement(dst, "autocommit", false)
 }
 
-// aborted reports a commit that certainly did not happen: the server calls an
-// error transient when the whole transaction may be sent again (transactions
-// specification). A WriteConflict at the commit of updates alone was seen.
+// aborted reports a commit that certainly failed. By the transactions specification, a transient error
+// means that the transaction may be sent again. A commit of updates can return WriteConflict (seen).
 func aborted(err error) bool {
 	var ce driver.CommandError
 	return docwrite.Answered(err) && errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") &&

@@ -17,21 +17,15 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Options are what the writers of one target share.
+// Options configure the writers of one target.
 type Options struct {
 	Target *mongo.Cluster
-	// Gate bounds the exchanges under way; nil is none.
-	Gate *pace.Gate
-	// Transactions of the target; nil starts a session for each, and sends
-	// no batches in transactions.
-	Transactions *mongo.Transactions
-	// TransactionOps is from how many updates of a batch on they are sent in
-	// transactions, which cost some exchanges more; default 64.
-	TransactionOps int
-	// Others says that the target may hold documents of others, which are replaced.
-	Others bool
-	// SameTerm is given the election term of each answer to a write, and fails
-	// when it is not that of the attempt.
+	Gate   *pace.Gate // bounds concurrent exchanges; nil is none
+	// Transactions of the target; nil starts a session for each, and sends no batches in transactions.
+	Transactions   *mongo.Transactions
+	TransactionOps int  // the smallest batch of updates that is sent in transactions, default 64
+	Others         bool // the target may have foreign documents, which are replaced
+	// SameTerm gets the election term of each write reply and returns an error if it changed.
 	SameTerm func(term int64) error
 }
 
@@ -59,22 +53,21 @@ type Writers struct {
 	}
 }
 
-// NewWriters fills in defaults.
+// NewWriters sets defaults.
 func NewWriters(o Options) *Writers {
 	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
 	return &Writers{o: o, routed: o.Target.Info.Kind == mongo.KindSharded}
 }
 
-// New is a writer without a session for transaction batches.
+// New returns a writer without a session for transaction batches.
 func (ws *Writers) New() *Writer {
 	w := &Writer{Writers: ws}
 	w.out = docwrite.Sender{Line: w, Concern: bsoncore.Document(ws.o.Target.DataConcernDocument())}
 	return w
 }
 
-// NewBatched is a writer that sends updates in transactions of the n-th of the
-// target's sessions, if it has transactions. What an earlier run left open in
-// them was ended before.
+// NewBatched returns a writer that sends updates in transactions of the target's n-th session, if any.
+// Transactions that an earlier run left open must have been aborted.
 func (ws *Writers) NewBatched(n int) *Writer {
 	w := ws.New()
 	if ws.o.Transactions != nil && ws.o.Target.Info.Kind == mongo.KindReplicaSet {
@@ -83,8 +76,7 @@ func (ws *Writers) NewBatched(n int) *Writer {
 	return w
 }
 
-// Writer writes over one connection, which it takes at the first need. It is
-// for one goroutine.
+// Writer writes over one connection, which it takes on first use. It is for one goroutine.
 type Writer struct {
 	*Writers
 
@@ -98,7 +90,7 @@ type Writer struct {
 	pause   int      // batches until transactions are tried again
 }
 
-// Release gives the writer's connection back.
+// Release returns the writer's connection to the pool.
 func (w *Writer) Release() {
 	if w.conn != nil {
 		w.conn.Release()
@@ -106,15 +98,13 @@ func (w *Writer) Release() {
 	}
 }
 
-// spare gives the connection back while the load is low: so all writers need one, for what is
-// under way, and none waits for its turn with one.
+// spare releases an idle connection under low load, so that all writers share one.
 func (w *Writer) spare() {
 	if w.o.Gate.Low() && !w.busy {
 		w.Release()
 	}
 }
 
-// connection returns the writer's connection to the target's primary.
 func (w *Writer) connection(ctx context.Context) (c *wire.Conn, err error) {
 	if w.conn == nil {
 		if c, err = w.o.Target.Pool.Checkout(ctx, wire.Primary()); err != nil {
@@ -145,7 +135,7 @@ func (w *Writer) RoundTrip(ctx context.Context, name string, m *wire.Message) (r
 	return reply, err
 }
 
-// SameTerm takes the election term of an answer.
+// SameTerm passes on the election term of a reply.
 func (ws *Writers) SameTerm(term int64) error {
 	if ws.o.SameTerm == nil {
 		return nil
@@ -153,9 +143,8 @@ func (ws *Writers) SameTerm(term int64) error {
 	return ws.o.SameTerm(term)
 }
 
-// observeTerm notes the primary's present term. The driver does not say under
-// which one a transaction committed; with the terms before and after it noted,
-// a checkpoint cannot miss a change between.
+// observeTerm reads the primary's term. The driver does not report the term of a commit. With the terms
+// before and after it, a checkpoint cannot miss a change.
 func (w *Writer) observeTerm(ctx context.Context) error {
 	if w.o.SameTerm == nil || w.routed {
 		return nil
