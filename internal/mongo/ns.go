@@ -77,6 +77,6 @@ const StateDB = "millrace"
 
 // IsStateCollection reports the collections of StateDB that are millrace's own.
 func IsStateCollection(coll string) bool {
-	return slices.Contains([]string{"jobs", "collections", "slices", "skipped", "waysback", "held", "placed", "deadletters",
-		"deadletters.parts"}, coll)
+	return slices.Contains([]string{"jobs", "collections", "slices", "skipped", "waysback", "held", "placed",
+		"deadletters", "deadletters.parts"}, coll)
 }

@@ -411,7 +411,7 @@ func TestSizeOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	do(t, src, db, `{"create":"other"}`)
-	if count, bytes, _, err := size(t.Context(), src, db+".gone"); err != nil || count != 0 || bytes != 0 {
+	if count, bytes, err := size(t.Context(), src, db+".gone"); err != nil || count != 0 || bytes != 0 {
 		t.Errorf("%d documents, %d bytes, %v", count, bytes, err)
 	}
 	if builds, err := buildsUnderWay(t.Context(), src, db+".gone"); err != nil || len(builds) != 0 {

@@ -58,8 +58,8 @@ func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 // Token returns the secret of requests.
 func (s *Single) Token() string { return s.options.Token }
 
-// Serve answers for a job until ctx ends. Replies then get farewell, so that a client of finalize gets the outcome. After that
-// it cancels a finalize, and waits for its end.
+// Serve answers for a job until ctx ends. Replies then get farewell, so that a client of finalize gets the
+// outcome. After that it cancels a finalize, and waits for its end.
 func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()

@@ -150,7 +150,8 @@ func TestRenewedCertificate(t *testing.T) {
 	if _, err := r.Add(rec); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := r.Find(t.Context(), server.Wanted{Address: server.HostPort(s.URL)}); err != nil || found.Cert != file {
+	found, err := r.Find(t.Context(), server.Wanted{Address: server.HostPort(s.URL)})
+	if err != nil || found.Cert != file {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
