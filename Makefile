@@ -191,10 +191,11 @@ fuzz: ## Damaged bytes for everything that reads bytes from outside, FUZZTIME=30
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 .PHONY: lint
-lint: $(LINT) ## Formatting, vet, linters, import direction
+lint: $(LINT) ## Formatting, vet, linters, import direction, prose
 	@bad=$$(gofmt -l $(GOFILES)); test -z "$$bad" || { echo "run gofmt -w on:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	$(LINT) run ./...
+	@$(MAKE) --no-print-directory prose
 
 $(LINT):
 	@mkdir -p $(TOOLS)

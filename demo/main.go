@@ -1,7 +1,7 @@
-// Command demo shows millrace at work on two real replica sets of its own: it loads data of several kinds, keeps
-// writing while `millrace sync` copies and follows, cuts over right after a burst of writes, and proves that
-// nothing differs. With --service the same is a job of `millrace serve`, which has one more worker. Everything it
-// starts ends with it.
+// Command demo shows millrace at work on two real replica sets of its own. It loads data of several kinds, and
+// keeps writing while `millrace sync` copies and follows. It cuts over right after a burst of writes, and proves
+// that nothing differs. With --service the same is a job of `millrace serve`, which has one more worker. Everything
+// it starts ends with it.
 package main
 
 import (

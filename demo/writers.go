@@ -154,7 +154,8 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 				return err
 			}
 		}
-		return run(ctx, w.shop, `{"update": "users", "updates": [
+		return run(ctx, w.shop, `
+		{"update": "users", "updates": [
 			{"q": {"_id": %[1]d}, "u": {"$set": {"email": "on its way"}}},
 			{"q": {"_id": %[2]d}, "u": {"$set": {"email": %[3]q}}}, {"q": {"_id": %[1]d}, "u": {"$set": {"email": %[4]q}}}]}`,
 			a, b, was[0].Email, was[1].Email)

@@ -98,7 +98,7 @@ func TestRepairIsRefused(t *testing.T) {
 		{"disk full", transform.Config{}, func(r *rig, _ *follower, _ *Repair) {
 			r.fail["defer"] = []error{errors.New("disk full")}
 		}},
-		{"keeps a history", transform.Config{History: []string{"d.c"}}, nil},
+		{"with history", transform.Config{History: []string{"d.c"}}, nil},
 		{"operations of its", transform.Config{Skip: []string{"d.c=update"}}, nil},
 		{"no such document, and the job leaves out", transform.Config{Skip: []string{"d.c=delete"}}, nil},
 		{"no such document, and the job marks", transform.Config{SoftDelete: []string{"d.c=gone"}}, nil},
@@ -106,7 +106,7 @@ func TestRepairIsRefused(t *testing.T) {
 		{"no such document, and the target had", transform.Config{}, func(_ *rig, f *follower, _ *Repair) {
 			f.OnExisting = state.ExistingMerge
 		}},
-		{"in no collection", transform.Config{}, func(_ *rig, f *follower, _ *Repair) {
+		{"view or time-series", transform.Config{}, func(_ *rig, f *follower, _ *Repair) {
 			f.Source.Names.Change(schema.NameChange{Put: []schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeView,
 				UUID: uuid(1)}}})
 		}},

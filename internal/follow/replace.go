@@ -367,8 +367,8 @@ func (r *rewriting) ended(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// fill writes the documents that the target lacks of a collection that was renamed between databases
-// or converted: its copy was cut off, or documents could not be read under the old UUID.
+// fill writes the documents that the target lacks of a collection that was renamed between databases or
+// converted. Its copy was cut off, or documents could not be read under the old UUID.
 func (r *rewriting) fill(ctx context.Context) error {
 	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), reads(r.route)
 	ordered, err := r.ordered(ctx)

@@ -318,7 +318,7 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 }
 
 // putIndexesOff defers an index build until the target is consistent if documents were read for
-// rules after the index was created: they may have keys that other documents have not released yet.
+// rules after the index was created. They may have keys that other documents have not released yet.
 // After a restart the overlap tells how far documents may have been read.
 func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	ch, read := ev.Change, f.newest

@@ -70,7 +70,7 @@ func (b *bed) plan(rules transform.Config, change func(*Input)) (*Plan, error) {
 	in := Input{Job: "j", Source: b.source, Target: b.target, Rules: set, Store: b.store, Mode: state.ModeAll,
 		Schema: schema.NewTarget(b.target, schema.TargetOptions{Job: "j"}), Wishes: &placing.Source{Cluster: b.source},
 		Keys: &transform.Keys{}, Spool: oplog.NewSpooler(b.source, oplog.SpoolOptions{}),
-		Window: origin.Set{Cluster: b.source}.Window,
+		Window:   origin.Set{Cluster: b.source}.Window,
 		ReadFrom: func(j state.Job) (mongo.OpTime, error) { return j.ReadFrom, nil }}
 	if change != nil {
 		change(&in)

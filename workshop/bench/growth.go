@@ -256,8 +256,8 @@ func (g growth) fixedNotes() []string {
 		figure(x.Seconds.Median), shortest.Name(), figure(sum), strings.Join(texts, "; "))}
 }
 
-// PublishedSeed is a cell of a published comparison of file copy and logical initial sync: Percona Server for
-// MongoDB 8.0.12-4, three members of 4 processors and 16 GB, disks of 1.2 TB and 3600 operations a second.
+// PublishedSeed is a cell of a published comparison of file copy and logical initial sync. Its servers were Percona
+// Server for MongoDB 8.0.12-4, three members of 4 processors and 16 GB, disks of 1.2 TB and 3600 operations a second.
 type PublishedSeed struct {
 	Test           int     `json:"test"`        // 1 to 5
 	Collections    int     `json:"collections"` // Collections of the set, and secondary indexes of each.
@@ -331,8 +331,8 @@ func (p PublishedSeed) dataset(s Scale) dataset {
 // The values that updates set, of a document that is a third random.
 const thirdFields = ycsbFields
 
-// thirdRandom makes documents of a size that take about a third of it on disk, as the published ones did: ten
-// random integers, and a body of random bytes and a run. The published documents are not known.
+// thirdRandom makes documents of a size that take about a third of it on disk, as the published ones did. They have
+// ten random integers, and a body of random bytes and a run. The published documents are not known.
 func thirdRandom(size int) *shape {
 	return &shape{
 		name: "ten 32-bit integers, a body; a third of it random", noise: newNoise(), fields: thirdFields, size: size,

@@ -279,7 +279,7 @@ func (w *seedWork) locked(ctx context.Context, m *meter, do func() error) error 
 	return err
 }
 
-// stalls measures how long at most the secondary applied nothing, in steps of the load's 10 ms.
+// stalls measures the longest time in which the secondary applied nothing, in steps of the load's 10 ms.
 func (w *seedWork) stalls(run func(context.Context, *meter) error) func(context.Context, *meter) error {
 	return func(ctx context.Context, m *meter) error {
 		var longest time.Duration

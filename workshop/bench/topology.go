@@ -140,8 +140,8 @@ func (f *forest) contenders(concern string) []contender {
 		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, nil) }}
 	draws := 0
 	on := contender{name: chainingOn, kind: KindCeiling,
-		how: "chainingAllowed: true; a tree of those that members choose by their rules, told once with replSetSyncFrom: " +
-			"by the model the median one in the first round, then the quartiles, and so on",
+		how: "chainingAllowed: true; a tree of those that members choose by their rules, set once with replSetSyncFrom. " +
+			"By the model it is the median one in the first round, then the quartiles, and so on",
 		prepare: func(ctx context.Context) error {
 			draws++
 			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern, spread(draws)) })

@@ -205,8 +205,7 @@ func runtimeWheel() wheel {
 // checkVersion accepts a series (6.0) or a full version (6.0.27).
 func checkVersion(version string) error {
 	if !regexp.MustCompile(`^\d+\.\d+(\.\d+)?$`).MatchString(version) {
-		return fmt.Errorf("lab: mongod version %q is not a version; use a series such as 6.0 or a full one such as 6.0.27",
-			version)
+		return fmt.Errorf("lab: invalid mongod version %q; use a series such as 6.0 or a full one such as 6.0.27", version)
 	}
 	return nil
 }

@@ -190,7 +190,7 @@ func (s *sequential) next(*rand.Rand) int64 {
 
 const zipfTheta = 0.99
 
-// harmonic sums i^-theta for i from 1 to n: the head term by term, the rest by Euler and Maclaurin, whose error is
+// harmonic sums i^-theta for i from 1 to n: the head term by term, the rest by Euler and Maclaurin. Their error is
 // far below that of adding so many floats.
 type harmonic struct{ theta, head float64 }
 

@@ -238,8 +238,8 @@ func (m *Matrix) label() string {
 	return m.Name + ", by " + m.Client
 }
 
-// Class is a size of server, processors to memory, by its cache: in 1:8 it has room for 1.5 times the records, in
-// 1:4 for half of that, in 1:2 for a quarter.
+// Class is a size of server, processors to memory, by its cache. In 1:8 the cache holds 1.5 times the records, in
+// 1:4 half of that, in 1:2 a quarter.
 type Class struct {
 	Name  string  `json:"name"`
 	share float64 // of the records that the cache has room for

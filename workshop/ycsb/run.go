@@ -1,10 +1,10 @@
 // Package ycsb is a load generator compatible with the Yahoo! Cloud Serving Benchmark: workload files, properties,
 // keys and output are the same (docs/reference/benchmarks.md has what differs). Each thread has a connection and
 // one operation at a time. Documents come out of a block of random bytes, framed by hand over internal/wire, so
-// that the client costs little. Latencies go into HDR histograms in a few shards, drained once a second. Sources:
+// that the client costs little. Latencies go into HDR histograms in a few shards, drained once a second. Sources are
 // the wiki of YCSB ("Core Properties", "Core Workloads", "Running a Workload"), the README of its MongoDB binding,
-// and published output; Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994, for the
-// zipfian generator.
+// and published output. The zipfian generator is that of Gray et al., "Quickly Generating Billion-Record Synthetic
+// Databases", SIGMOD 1994.
 package ycsb
 
 import (

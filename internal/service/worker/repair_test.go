@@ -155,7 +155,7 @@ func TestRepair(t *testing.T) {
 		entries, err := b.desk.Log(t.Context(), b.admin, "job", "", service.Page{Before: 0, Limit: 500})
 		b.ok(err)
 		said = fmt.Sprint(entries)
-		return strings.Contains(said, "1 deleted") && strings.Contains(said, "was repaired, as an operator has asked")
+		return strings.Contains(said, "1 deleted") && strings.Contains(said, "document repaired by request")
 	})
 	if !strings.Contains(said, "1 documents of the target are to be repaired, as test has asked (verification one)") {
 		t.Error(said)

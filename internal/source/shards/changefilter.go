@@ -452,8 +452,8 @@ func (f *ChangeFilter) dropDatabase(db string) bool {
 	return !was
 }
 
-// newIndexes returns the indexes that differ from their known state, and unique ones: one that could
-// not be built when the first shard logged it may be built when another does.
+// newIndexes returns the indexes that differ from their known state, and unique ones. An index that
+// could not be built when the first shard logged it may be built when another does.
 func (c *collState) newIndexes(all []stream.Index, dropped bool) (out []stream.Index) {
 	for _, ix := range all {
 		spec, seen := c.indexes[ix.Name]

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// filteredSource is the source of a shard without the events of documents that it did not own. When a
-// user's write goes to all shards, servers before 6.0 also write to documents of a chunk that was or is
-// about to be on the shard, without a mark.
+// filteredSource is the source of a shard without the events of documents that it did not own. A user's
+// write may go to all shards. Then servers before 6.0 also write to documents of a chunk that was on the
+// shard, or is about to be, without a mark.
 type filteredSource struct {
 	stream.Source
 	shard   Shard

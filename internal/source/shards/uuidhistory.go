@@ -68,7 +68,7 @@ func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Bina
 }
 
 // Identities returns the UUIDs that a collection may have now: that of Identity and that of movePrimary's
-// copy, which is the collection once the database has moved, even before the original is dropped.
+// copy. The copy is the collection once the database has moved, even before the original is dropped.
 func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.Binary, err error) {
 	id, ok := ownership.ParseUUID(uuid)
 	h := c.uuids.Load()

@@ -1,11 +1,11 @@
-// Package router is a router for tests: it stands in front of a real sharded cluster and speaks the wire protocol to
+// Package router is a router for tests. It stands in front of a real sharded cluster and speaks the wire protocol to
 // clients as a mongos does, which cannot be fetched as a package. Config server and shards are real, and so are shard
 // versions, migrations, transactions over shards and the coordinators of schema changes. It was written from the public
 // documentation, the driver specifications and what real servers answer.
 //
-// Versioned is what servers check: commands to one shard, and reads of several, carry the shard's or the database's
-// version, and are retried with a newer table when a shard refuses them. Writes to several shards outside of a
-// transaction go to all shards and are refused by none, as those of a mongos are.
+// Commands to one shard, and reads of several, carry the shard's or the database's version, which servers check. They
+// are retried with a newer table when a shard refuses them. Writes to several shards outside of a transaction go to all
+// shards and are refused by none, as those of a mongos are.
 //
 // How it differs from a mongos:
 //

@@ -280,7 +280,7 @@ func (c *call) configured(ctx context.Context, cmd bson.D) (bson.D, error) {
 	return passed(reply), err
 }
 
-// shardedOnConfig is shardCollection before 5.0.
+// shardedOnConfig sends shardCollection to the config servers, for versions before 5.0.
 func (c *call) shardedOnConfig(ctx context.Context) (bson.D, error) {
 	cmd := c.renamed("_configsvrShardCollection", get(c.cmd, c.name))
 	return c.configured(ctx, append(cmd, bson.E{Key: "getUUIDfromPrimaryShard", Value: true}))

@@ -1,6 +1,6 @@
-// Package sharded starts real sharded clusters on the loopback interface, of real mongods without a mongos: what a
-// mongos asks of servers is asked here, by their own commands, tried on each version. It changes databases,
-// collections, chunks, shards and the balancer, and tells who owns a document. It routes nothing.
+// Package sharded starts real sharded clusters on the loopback interface, of real mongods without a mongos. It sends
+// the servers' own commands that a mongos would send, tried on each version. It changes databases, collections,
+// chunks, shards and the balancer, and reports the owner of a document. It routes nothing.
 package sharded
 
 import (

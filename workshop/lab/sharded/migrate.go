@@ -164,8 +164,8 @@ func (m *Map) MoveChunk(ctx context.Context, ns string, key any, to string) erro
 	return m.move(ctx, coll, at, to)
 }
 
-// move moves the chunk with a key until it is where it should be: a move fails when another one is under way on a
-// shard, and when the shards do not reach each other.
+// move moves the chunk with a key, again until it arrives. A move fails when another one is under way on a shard, and
+// when the shards do not reach each other.
 func (m *Map) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
 	const operationFailed = 96 // of the migration as a whole
 	if _, err := m.shard(to); err != nil {
