@@ -367,7 +367,7 @@ func spoolChecked(t *testing.T, p *program) {
 		}
 	}
 	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(),
-		"--spool-max=1000000TB"); code != cli.ExitOK || !strings.Contains(out, "--spool-max") {
+		"--warn-window=100000h", "--spool-max=1000000TB"); code != cli.ExitOK || !strings.Contains(out, "--spool-max") {
 		t.Errorf("no room: %d\n%s%s", code, out, stderr)
 	}
 }

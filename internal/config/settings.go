@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/reverse"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
@@ -247,7 +246,6 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 func (s *Sync) bindSides(fs *pflag.FlagSet) {
 	bindShards(fs, &s.sourceShards, "source")
 	bindShards(fs, &s.targetShards, "target")
-	fs.Lookup(flagTargetShard).Usage += "; finalize and --verify read them"
 	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
 		"read `preference` for the source\nprimary, primaryPreferred, secondary, secondaryPreferred or nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "",
@@ -271,10 +269,8 @@ func (s *Sync) bindContent(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
 		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
 	fs.StringVar(&s.StartAt, "start-at", "",
-		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint, or job:NAME where "+
-			"that job was finalized")
-	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "go on despite this `loss` of a reversed job\nthe precheck "+
-		"names them; "+strings.Join(reverse.Losses(), ", ")+"; may be repeated")
+		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint or job:NAME")
+	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "accept this `loss` of reverse")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\nfor jobs that "+
 		"are not finalized; their documents are merged")
 	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",

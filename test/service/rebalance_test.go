@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 const rebalanced = 9
@@ -23,6 +24,7 @@ const rebalanced = 9
 // are written to. A worker that takes a job and the one that gave it away are killed. In the end each worker has
 // three jobs, each job one owner, and the targets are the same.
 func TestRebalance(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	b := prepareBed(t, nil)
 	b.lease = "4s"
