@@ -160,8 +160,8 @@ func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
 }
 
 func bindShards(fs *pflag.FlagSet, list *[]string, side string) {
-	fs.StringArrayVar(list, side+"-shard", nil, "override the address of a shard of the "+side+
-		", as `name=URI`\nthe name is that of config.shards; may be repeated")
+	fs.StringArrayVar(list, side+"-shard", nil, "override the address `name=URI` of a "+side+
+		" shard\nthe name is that of config.shards; may be repeated")
 }
 
 func bindNames(fs *pflag.FlagSet, r *transform.Config) {

@@ -269,7 +269,10 @@ func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Co
 // size returns documents and bytes of a collection, zero if it is gone. Shards count orphans, too.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
 	if c.Info.Kind != mongo.KindSharded {
-		return c.DataSize(ctx, ns)
+		// It needs find, which a user that copies only the structure lacks.
+		if count, bytes, err = c.DataSize(ctx, ns); !mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return count, bytes, err
+		}
 	}
 	count, bytes, _, err = sizes(ctx, c, ns)
 	return count, bytes, err
