@@ -191,11 +191,10 @@ fuzz: ## Damaged bytes for everything that reads bytes from outside, FUZZTIME=30
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 .PHONY: lint
-lint: $(LINT) ## Formatting, vet, linters, import direction, prose
+lint: $(LINT) ## Formatting, vet, linters, import direction
 	@bad=$$(gofmt -l $(GOFILES)); test -z "$$bad" || { echo "run gofmt -w on:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	$(LINT) run ./...
-	@$(MAKE) --no-print-directory prose
 
 $(LINT):
 	@mkdir -p $(TOOLS)

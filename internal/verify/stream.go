@@ -66,19 +66,22 @@ func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
 // ends.
 func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
 	defer close(st.pages)
-	add := func(p *page, doc []byte) error { p.docs = append(p.docs, doc); return nil }
 	var newest *versions.Newest
 	if s.history { // the newest versions are the documents
 		newest, sl.Lower, sl.Upper = versions.NewNewest(versions.Ever()), ofVersions(sl.Lower), ofVersions(sl.Upper)
-		add = func(p *page, version []byte) error {
-			last, err := newest.Add(version)
-			p.addVersion(last)
-			return err
-		}
 	}
 	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
 		p := st.page(part.Size)
-		if err := part.Each(func(doc []byte) error { return add(p, doc) }); err != nil {
+		err := part.Each(func(doc []byte) error {
+			if newest == nil {
+				p.docs = append(p.docs, doc)
+				return nil
+			}
+			last, err := newest.Add(doc)
+			p.addVersion(last)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		return st.send(ctx, p, want)
