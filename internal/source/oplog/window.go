@@ -63,8 +63,15 @@ const (
 	youngest = 24 * time.Hour
 )
 
-// Full reports whether the oplog overwrites its oldest entries, or may.
-func (w *Window) Full() bool { return float64(w.Bytes) >= fullShare*float64(w.MaxBytes) }
+// Full reports whether the oplog, or that of a shard, overwrites its oldest entries, or may.
+func (w *Window) Full() bool {
+	for _, shard := range w.Shards {
+		if shard.Full() {
+			return true
+		}
+	}
+	return len(w.Shards) == 0 && float64(w.Bytes) >= fullShare*float64(w.MaxBytes)
+}
 
 // Since takes the recent write rate from an earlier window of the same oplog.
 func (w *Window) Since(before *Window) {

@@ -91,3 +91,20 @@ func TestReadWindow(t *testing.T) {
 		})
 	}
 }
+
+// TestFullShards: the window of a cluster has no sizes of its own.
+func TestFullShards(t *testing.T) {
+	roomy, full := Window{Bytes: 1, MaxBytes: 100}, Window{Bytes: 99, MaxBytes: 100}
+	for _, c := range []struct {
+		shards map[string]Window
+		want   bool
+	}{
+		{map[string]Window{"a": roomy, "b": roomy}, false},
+		{map[string]Window{"a": roomy, "b": full}, true},
+		{map[string]Window{"a": roomy, "b": {}}, true}, // unknown
+	} {
+		if w := (Window{Shards: c.shards}); w.Full() != c.want {
+			t.Errorf("%v: full %v", c.shards, !c.want)
+		}
+	}
+}
