@@ -4,8 +4,9 @@ GO ?= go
 BIN := bin
 GOFILES := cmd demo docs internal test workshop
 
-# Compiled one way for all targets, so that what one has compiled serves the others.
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+# Compiled one way for all targets, so that what one has compiled serves the others. Without the tables of
+# debuggers, which are a third of a program: stack traces and profiles need none.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -ldflags=-w)
 
 # golangci-lint is compiled once for a user, not once for a clone.
 LINT_VERSION := v2.15.0
@@ -70,7 +71,7 @@ test race stress one soak hunt nightly matrix: export MILLRACE_LAB_DIR ?= $(PLEN
 PARALLEL ?= 2
 TIMEOUT ?= 40m
 # Vetting is for make lint.
-GOTEST = $(GO) test -vet=off -ldflags=-w -timeout $(TIMEOUT) -parallel $(PARALLEL)
+GOTEST = $(GO) test -vet=off -timeout $(TIMEOUT) -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/internals/model ./internal/... ./test/... ./workshop/...
 # make test plays the same tests with the same seeds each time: those of test/testseed/seeds.
 # What takes longest it leaves to make nightly (lab.Nightly, lab.Share).
