@@ -192,7 +192,7 @@ fuzz: ## Damaged bytes for everything that reads bytes from outside, FUZZTIME=30
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 .PHONY: lint
-lint: $(LINT) ## Formatting, vet, linters, import direction
+lint: $(LINT) prose ## Formatting, vet, linters, and make prose
 	@bad=$$(gofmt -l $(GOFILES)); test -z "$$bad" || { echo "run gofmt -w on:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	$(LINT) run ./...
@@ -208,7 +208,7 @@ $(LINT):
 VALE_VERSION := v3.22.0
 VALE := $(TOOLS)/vale-$(VALE_VERSION)
 .PHONY: prose
-prose: $(VALE) ## Words, sentences and lines of all pages, comments and messages
+prose: $(VALE) ## Words and sentences of all pages, comments and messages
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) build -o "$$dir/texts" ./test/texts && \
 	"$$dir/texts" "$$dir/go" cmd demo internal workshop && \
 	$(VALE) --output line --config .vale.ini --glob='!docs/{cli/**,reference/errors.md}' $$(git ls-files '*.md' ':!*/testdata/*') "$$dir/go" | sed "s|$$dir/go/||; s|\.go\.txt:|.go:|" | \

@@ -125,7 +125,7 @@ func (c *comparison) documents(ctx context.Context, w, h entry) error {
 }
 
 // sameSet reports whether two lists hold the same: of documents that only one side
-// has, differing has told.
+// has, differing has reported.
 func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

@@ -93,7 +93,7 @@ func generate(seed uint64) history.History {
 // printed, and how to run it again.
 func runHistory(t *testing.T, base string, h history.History) {
 	t.Helper()
-	p := newPlayer(t, base, patience)
+	p := newPlayer(t, base, waitLimit)
 	err := p.play(h)
 	s := p.stats
 	t.Logf("seed %d: %d steps, %d of them refused %v, %d left out; job %+v, free %t; %d operations, %d folded, %d parked",
@@ -182,18 +182,18 @@ type jobError struct{ error }
 
 // player plays histories around a job.
 type player struct {
-	t        *testing.T
-	ctx      context.Context
-	base     string
-	patience time.Duration
-	spec     job.Spec
-	job      *running
-	stats    history.Stats
-	follow   job.FollowStatus
+	t         *testing.T
+	ctx       context.Context
+	base      string
+	waitLimit time.Duration
+	spec      job.Spec
+	job       *running
+	stats     history.Stats
+	follow    job.FollowStatus
 }
 
-func newPlayer(t *testing.T, base string, patience time.Duration) *player {
-	return &player{t: t, ctx: t.Context(), base: base, patience: patience}
+func newPlayer(t *testing.T, base string, waitLimit time.Duration) *player {
+	return &player{t: t, ctx: t.Context(), base: base, waitLimit: waitLimit}
 }
 
 // play runs a history from its beginning and compares the clusters at the end.
@@ -287,7 +287,7 @@ func (p *player) named(rules []string) (out []string) {
 
 func (p *player) start() (err error) {
 	if p.job, err = startJob(p.t, p.spec); err == nil {
-		p.job.patience = p.patience
+		p.job.waitLimit = p.waitLimit
 	}
 	return err
 }
@@ -335,7 +335,7 @@ func (p *player) dropAll() {
 // A step that waits for an open transaction does not hold up the others; one
 // that nobody ends is aborted.
 func TestHistoryRunsBesideOpenTransactions(t *testing.T) {
-	p := newPlayer(t, "beside", patience)
+	p := newPlayer(t, "beside", waitLimit)
 	p.dropAll()
 	defer p.dropAll()
 	step := func(writer, txn int, do history.Action, cmd ...any) history.Step {

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// patience bounds the wait for any one thing that a job has to reach.
-const patience = 5 * time.Minute
+// waitLimit bounds the wait for any one thing that a job has to reach.
+const waitLimit = 5 * time.Minute
 
 // running is a job that runs.
 type running struct {
@@ -29,8 +29,8 @@ type running struct {
 	done   chan struct{}
 	err    error // of Run, once done is closed
 	log    *logTail
-	// patience bounds the wait for any one thing.
-	patience time.Duration
+	// waitLimit bounds the wait for any one thing.
+	waitLimit time.Duration
 }
 
 // startJob runs a job between the shared clusters, or those that spec names.
@@ -54,7 +54,7 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 		cancel()
 		return nil, err
 	}
-	r := &running{Job: j, cancel: cancel, done: make(chan struct{}), log: tail, patience: patience}
+	r := &running{Job: j, cancel: cancel, done: make(chan struct{}), log: tail, waitLimit: waitLimit}
 	go func() {
 		defer close(r.done)
 		r.err = j.Run(ctx)
@@ -87,7 +87,7 @@ func (r *running) reach(p job.Phase) error {
 
 // until waits for a condition of the job's status.
 func (r *running) until(what string, reached func(job.Status) bool) error {
-	deadline := time.After(r.patience)
+	deadline := time.After(r.waitLimit)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -102,7 +102,7 @@ func (r *running) until(what string, reached func(job.Status) bool) error {
 			}
 			return r.failed(fmt.Errorf("the job ended before %s: %w", what, r.err))
 		case <-deadline:
-			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, r.patience, s.Phase,
+			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, r.waitLimit, s.Phase,
 				s.Waiting))
 		case <-tick.C:
 		}
@@ -123,7 +123,7 @@ func (r *running) caughtUp(ctx context.Context, source *millmongo.Cluster) error
 
 // finalize cuts over and waits for the job's end.
 func (r *running) finalize(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	ctx, cancel := context.WithTimeout(ctx, r.waitLimit)
 	defer cancel()
 	if err := r.Finalize(ctx, true); err != nil {
 		return r.failed(fmt.Errorf("finalize: %w", err))
@@ -137,7 +137,7 @@ func (r *running) wait() error {
 	select {
 	case <-r.done:
 		return r.ended()
-	case <-time.After(2 * r.patience):
+	case <-time.After(2 * r.waitLimit):
 		return r.failed(fmt.Errorf("the job did not end; it is in phase %s", r.Status().Phase))
 	}
 }

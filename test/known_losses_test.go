@@ -299,7 +299,7 @@ func checkpointOf(s *site, live string) (applied mongo.OpTime, beat int64) {
 // await waits for a condition.
 func await(t *testing.T, what string, reached func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitLimit); ; {
 		ok := false
 		if err := attempt(func() { ok = reached() }); err != nil {
 			t.Fatal(err)
@@ -308,7 +308,7 @@ func await(t *testing.T, what string, reached func() bool) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no %s within %s", what, patience)
+			t.Fatalf("no %s within %s", what, waitLimit)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -347,7 +347,7 @@ func TestKnownResumeWithUnacknowledgedEvents(t *testing.T) {
 	})
 	run.Kill()
 	p.do(lock.abort)
-	if err := Start(t, bin, append(args, "caught-up")...).Wait(2 * patience); err != nil {
+	if err := Start(t, bin, append(args, "caught-up")...).Wait(2 * waitLimit); err != nil {
 		t.Fatal(err)
 	}
 	compareDatabase(t, "speeds.")
@@ -419,7 +419,7 @@ func TestKnownErrorsOfOneBatchAreAllSeen(t *testing.T) {
 			})
 			select {
 			case <-live.done:
-			case <-time.After(patience):
+			case <-time.After(waitLimit):
 				t.Fatal("the job goes on over a change that could not be applied")
 			}
 			if live.err == nil || !strings.Contains(live.err.Error(), p.src.ns("c")) ||

@@ -32,7 +32,7 @@ func TestHistoriesShrink(t *testing.T) {
 	filter := d("_id", "guilty")
 	plant(before, history.Run, d("insert", "plain", "documents", a(d("_id", "innocent"), append(filter, d("a", 1)...))))
 	plant(following, history.Target, d("update", "plain", "updates", a(d("q", filter, "u", d("$set", d("else", 1))))))
-	err := newPlayer(t, "planted", patience).play(h)
+	err := newPlayer(t, "planted", waitLimit).play(h)
 	if wayOf(err) != "differs" || !strings.Contains(err.Error(), "guilty") {
 		t.Fatalf("what was planted was not found: %v", err)
 	}
@@ -49,7 +49,7 @@ func TestHistoriesShrink(t *testing.T) {
 			t.Errorf("the guilty %s is not left: %v", part, small.Steps)
 		}
 	}
-	if err := newPlayer(t, "planted", patience).play(small); wayOf(err) != "differs" {
+	if err := newPlayer(t, "planted", waitLimit).play(small); wayOf(err) != "differs" {
 		t.Errorf("what is left does not fail: %v", err)
 	}
 }

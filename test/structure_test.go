@@ -171,7 +171,7 @@ func TestStructureKilled(t *testing.T) {
 	}
 	for n := 1; ; n += step {
 		killed := sync(fmt.Sprintf("*:%d=kill", n))
-		if err := killed.Wait(patience); err == nil { // it met fewer
+		if err := killed.Wait(waitLimit); err == nil { // it met fewer
 			if n < 15 {
 				t.Errorf("only %d points were met", n)
 			}
@@ -179,7 +179,7 @@ func TestStructureKilled(t *testing.T) {
 			return
 		}
 		again := sync("")
-		if err := again.Wait(patience); err != nil {
+		if err := again.Wait(waitLimit); err != nil {
 			t.Fatalf("after a kill at point %d: %v\n%s\nit was killed at:\n%s", n, err, again.Output(), killed.Output())
 		}
 		checkKilled(t, s, again)

@@ -187,7 +187,7 @@ func passes(t *testing.T, client *mongo.Client, n int64) {
 		}
 		return r.Metrics.TTL.Passes
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for first := count(); count() < first+n; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server does not look for expired documents")

@@ -42,7 +42,7 @@ func (v verified) of(c *trial) (lines []string) {
 // runVerify runs `millrace verify` and checks that its exit code fits the report.
 func runVerify(t *testing.T, bin string, args ...string) verified {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	args = append([]string{"verify", "--source", shared.source.URI(), "--target", shared.target.URI(), "--output", "json"},
 		args...)

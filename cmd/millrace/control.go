@@ -254,8 +254,8 @@ func (c *control) finalize(ctx context.Context) error {
 	}, c.showMeanwhile)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)),
-			"see millrace status; millrace finalize --cancel takes it back")
+		return mongo.WithHint(fmt.Errorf("%w; finalize continues", context.Cause(ctx)),
+			"see millrace status; millrace finalize --cancel cancels it")
 	case err != nil:
 		return err
 	case j.State == service.Failed:

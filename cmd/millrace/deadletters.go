@@ -92,7 +92,7 @@ func (l *letterLook) list(ctx context.Context, from letters) error {
 		return err
 	})
 	if err == nil && n == 0 && l.output != "json" {
-		_, err = fmt.Fprintln(out, "there is no such letter")
+		_, err = fmt.Fprintln(out, "there is no such dead letter")
 	}
 	return errors.Join(err, out.Flush())
 }
@@ -107,7 +107,7 @@ func lettersShowCommand(a *app) *cobra.Command {
 		case err != nil:
 			return err
 		case one == nil:
-			return misuse(fmt.Errorf("there is no letter %s", cli.Plain(id)), "millrace deadletters list shows their ids")
+			return misuse(fmt.Errorf("there is no dead letter %s", cli.Plain(id)), "millrace deadletters list shows their ids")
 		}
 		return a.Tell(l.output, one, one.text())
 	})
@@ -120,7 +120,7 @@ type shownLetter struct {
 }
 
 func (l *shownLetter) text() string {
-	t := newTable("letter", l.ID)
+	t := newTable("dead letter", l.ID)
 	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State},
 		{"cause", l.Cause}, {"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
 	f := facts{t}
@@ -162,7 +162,7 @@ func lettersExportCommand(a *app) *cobra.Command {
 			return fmt.Errorf("export to %s: %w", file, err)
 		}
 		return a.Tell(l.output, map[string]any{"file": file, "letters": lines.n},
-			fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), cli.Plain(file)))
+			fmt.Sprintf("%s in %s\n", plural(lines.n, "dead letter"), cli.Plain(file)))
 	})
 	l.bindChoice(cmd)
 	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, mode 0600, instead of standard output")
@@ -187,8 +187,8 @@ func lettersRetryCommand(a *app) *cobra.Command {
 		if err := a.Tell(l.output, res, res.text()); err != nil || res.Open == 0 {
 			return err
 		}
-		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")),
-			"millrace deadletters show LETTER says what stands in the way")
+		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "dead letter")),
+			"millrace deadletters show LETTER shows the reason")
 	})
 	cmd.Flags().StringVar(&id, "id", "", "try only this `letter`, of a job of a service")
 	return cmd
@@ -203,8 +203,8 @@ type retried struct {
 
 func (r *retried) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "letter"), r.Written,
-		r.Open)
+	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "dead letter"),
+		r.Written, r.Open)
 	if !r.Done {
 		b.WriteString("a worker still tries\n")
 	}

@@ -219,7 +219,7 @@ func jobsText(list []jobInfo) string {
 	if len(list) == 0 {
 		return "the target knows no job\n"
 	}
-	t := newTable("job", "state", "phase", "source", "rules", "applied", "open letters", "begun")
+	t := newTable("job", "state", "phase", "source", "rules", "applied", "open dead letters", "begun")
 	for i := range list {
 		j := &list[i]
 		if j.err != nil {

@@ -114,12 +114,12 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs list", "orders", "running on", "following", "include shop.*")
 	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "nothing was removed", "running on", "stop its process first")
 	b.expect(cli.ExitUsage, strings.Replace(flags, "merge", "drop", 1)+"never --restart",
-		"cannot begin job orders anew: ", "runs it")
+		"cannot restart job orders: ", "runs it")
 	id := b.letter()
 	b.expect(cli.ExitOK, "deadletters show "+id, "dup key", `"_id":10`, "on the target, with the key", `"theirs"`)
-	b.expect(cli.ExitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "deadletters show")
+	b.expect(cli.ExitFailure, "deadletters retry", "1 dead letter tried, 0 settled, 1 open", "deadletters show")
 	b.must(b.dst.DeleteOne(t.Context(), theirs))
-	b.expect(cli.ExitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	b.expect(cli.ExitOK, "deadletters retry", "1 dead letter tried, 1 settled, 0 open")
 	if !b.has(10) {
 		t.Error("the letter's document is not on the target")
 	}
@@ -194,7 +194,8 @@ func (b *jobsBench) sameForm(texts ...string) {
 // drops the job.
 func (b *jobsBench) finalized() {
 	t := b.t
-	b.expect(cli.ExitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "shop.orders, _id {", "dup key")
+	b.expect(cli.ExitFailure, "deadletters retry", "1 dead letter tried, 0 settled, 1 open",
+		"shop.orders, _id {", "dup key")
 	// An application has written a document with the _id since: it stays.
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "again"}}))
 	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}))
@@ -206,7 +207,7 @@ func (b *jobsBench) finalized() {
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 11}}))
 
 	file := filepath.Join(t.TempDir(), "letters.jsonl")
-	b.expect(cli.ExitOK, "deadletters export --file "+file, "2 letters in")
+	b.expect(cli.ExitOK, "deadletters export --file "+file, "2 dead letters in")
 	if info, err := os.Stat(file); err != nil || info.Mode() != fs.FileMode(0o600) {
 		t.Errorf("%v, %v", info, err)
 	}
@@ -218,11 +219,11 @@ func (b *jobsBench) finalized() {
 		strings.Contains(out, "settled") {
 		t.Errorf("exported: %s", out)
 	}
-	b.expect(cli.ExitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	b.expect(cli.ExitOK, "deadletters retry", "1 dead letter tried, 1 settled, 0 open")
 	if !b.has(11) {
 		t.Error("the letter's document is not on the target")
 	}
-	b.expect(cli.ExitOK, "deadletters retry", "0 letters tried")
+	b.expect(cli.ExitOK, "deadletters retry", "0 dead letters tried")
 
 	b.expect(cli.ExitUsage, "jobs drop --job orders", "would be removed", "nothing was removed", "--yes")
 	b.expect(cli.ExitUsage, "jobs drop --yes", "job")

@@ -37,7 +37,7 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}), func(ctx context.Context) error {
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
-			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
+			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is not a number of bytes", cli.Plain(v.rate)))
 		}
 		v.ask.BytesPerSecond = int64(rate)
 		return v.request(ctx, cmd.Flags().Changed("every"))
@@ -123,8 +123,8 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 			return v.Verification(ctx, v.job, got.ID)
 		})
 	if ctx.Err() != nil && err != nil {
-		return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)),
-			"millrace jobs verify --show tells of it, --cancel calls it off")
+		return mongo.WithHint(fmt.Errorf("%w; the verification continues", context.Cause(ctx)),
+			"millrace jobs verify --show shows it, --cancel cancels it")
 	}
 	return then(err, func() error { return v.verified(&now) })
 }

@@ -84,7 +84,7 @@ func TestJobsVerify(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs verify --job none", `there is no job "none"`)
 	b.expect(cli.ExitUsage, "jobs verify --job orders --wait --show", "none of the others can be")
 	b.expect(cli.ExitUsage, "jobs verify --job orders --sample 200", "200 percent")
-	b.expect(cli.ExitUsage, "jobs verify --job orders --include a.b.* --max-rate-bytes lots", "no number of bytes")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --include a.b.* --max-rate-bytes lots", "not a number of bytes")
 	b.expect(cli.ExitOK, "jobs verify --job orders --id long --sample 5", "is asked for (queued)")
 	b.expect(cli.ExitOK, "jobs verify --job orders --id long --sample 5", "was asked for already")
 	b.expect(cli.ExitUsage, "jobs verify --job orders --id long", "another verification")

@@ -151,8 +151,8 @@ func rehearsed(t *testing.T, p *program) {
 	}
 	code, out, stderr = p.run("sync", "--dry-run", "--include=shop", "--soft-delete=shop.*=text",
 		`--fields=shop.orders={"convert": {"text": {"to": "int"}}}`)
-	if code != cli.ExitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") ||
-		!strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
+	if code != cli.ExitOK || !strings.Contains(out, "1,000 of 1,000 sampled documents cannot be mapped") ||
+		!strings.Contains(out, "1,000 of 1,000 sampled documents already have the field") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 }

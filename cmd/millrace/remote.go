@@ -276,7 +276,7 @@ func remoteList(list []api.Summary) string {
 	if len(list) == 0 {
 		return "the service has no job\n"
 	}
-	t := newTable("job", "state", "worker", "copied", "behind", "docs/s", "ops/s", "open letters", "error")
+	t := newTable("job", "state", "worker", "copied", "behind", "docs/s", "ops/s", "open dead letters", "error")
 	for i := range list {
 		s := &list[i]
 		copied, behind := "", ""

@@ -115,7 +115,7 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs create --name orders -f "+file, "line 3", "line 2", "password")
 	put("source: env:A\ntarget: env:C\n")
 	b.expect(cli.ExitUsage, "jobs create --name orders -f "+file, "there is another job", "hint:")
-	b.expect(cli.ExitUsage, "jobs create --name a/b -f "+file, "no name of a job")
+	b.expect(cli.ExitUsage, "jobs create --name a/b -f "+file, "not a name of a job")
 	b.expect(cli.ExitUsage, "jobs create --name a -f "+file+"x", "no such file")
 	b.expect(cli.ExitUsage, "jobs create --name a --label x -f "+file, "key=value")
 	b.until(func() bool { return b.view.Job("orders") != nil })
@@ -125,7 +125,7 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs pause --job none", `there is no job "none"`)
 	b.expect(cli.ExitUsage, "jobs pause", `required flag(s) "job"`)
 	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
-	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
+	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "not an amount of bytes")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
 	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
 		"has other limits: at most 20 MB a second; load: source low, target normal")

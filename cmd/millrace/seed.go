@@ -122,8 +122,8 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 	case err == nil:
 		text = seededText(s, rep.Result)
 	case context.Cause(ctx) != nil:
-		err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)),
-			"the same command goes on with what is there")
+		err = mongo.WithHint(fmt.Errorf("%w before the copy was complete", context.Cause(ctx)),
+			"run the same command to complete it")
 	}
 	return errors.Join(err, r.Tell(s.Output, rep, text))
 }

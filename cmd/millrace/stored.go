@@ -84,7 +84,7 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()),
+		return "", mongo.WithHint(fmt.Errorf("%s is not the target of a job", c.Address()),
 			"a job is stored on its target, in the database "+mongo.StateDB)
 	case 1:
 		return names[0], nil

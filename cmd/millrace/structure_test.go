@@ -94,7 +94,7 @@ func structureOf(t *testing.T, p *program, db string) {
 		t.Errorf("%d documents: %v", n, err)
 	}
 	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != cli.ExitUsage ||
-		!strings.Contains(stderr, "was begun with --mode structure") {
+		!strings.Contains(stderr, "started with --mode structure") {
 		t.Errorf("another mode: %d\n%s%s", code, out, stderr)
 	}
 	verify := []string{"verify", "--structure", "--include=" + db + ".*"}

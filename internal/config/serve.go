@@ -84,7 +84,7 @@ func (w *Work) validate(c *checker) {
 func (c *checker) existing(setting, name, how string) {
 	if name != "" {
 		info, err := os.Stat(name)
-		c.bad(err != nil || !info.IsDir(), setting, "is no directory", how)
+		c.bad(err != nil || !info.IsDir(), setting, "is not a directory", how)
 	}
 }
 
@@ -294,7 +294,7 @@ func (s *Serve) Validate(o Origins, _ []string) Problems {
 		if ip, one := netip.ParseAddr(text); one == nil {
 			p, err = ip.Prefix(ip.BitLen())
 		}
-		c.bad(err != nil, "trusted-proxy", fmt.Sprintf("%q is no address and no network", text),
+		c.bad(err != nil, "trusted-proxy", fmt.Sprintf("%q is neither an address nor a network", text),
 			"write 10.0.0.1 or 10.0.0.0/24")
 		s.Proxies = append(s.Proxies, p.Masked())
 	}

@@ -173,7 +173,7 @@ func (c *checker) rates(docs int64, bytes string) int64 {
 
 func (c *checker) bytes(setting, text, how string) int64 {
 	n, err := humanize.ParseBytes(text)
-	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is no amount of bytes", text), how)
+	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is not an amount of bytes", text), how)
 	return int64(n)
 }
 
@@ -240,7 +240,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.start(s)
 	for i, name := range s.AcceptLoss {
 		if !slices.Contains(reverse.Losses(), name) {
-			c.failAt("accept-loss", i, fmt.Sprintf("%q is no loss", name), "use "+strings.Join(reverse.Losses(), ", "))
+			c.failAt("accept-loss", i, fmt.Sprintf("%q is not a loss", name), "use "+strings.Join(reverse.Losses(), ", "))
 		}
 	}
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap",

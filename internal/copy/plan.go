@@ -103,7 +103,7 @@ func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, e
 	if c.generation > 0 {
 		if r.e.opts.Recreate == nil {
 			return nil, mongo.WithHint(
-				fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
+				fmt.Errorf("%s must be copied again, but its target %s cannot be emptied", c.Source.NS, c.Target),
 				"drop the target collection and start the job again with --restart")
 		}
 		if err := r.e.opts.Recreate(ctx, c.Task); err != nil {

@@ -46,7 +46,7 @@ type applier struct {
 	skipped int
 }
 
-var errBadDoc = fmt.Errorf("%w: document is no valid BSON", ErrMalformed)
+var errBadDoc = fmt.Errorf("%w: document is not valid BSON", ErrMalformed)
 
 // place locates a document of the result in an update: its depth, and the $v:1 paths that go on in
 // it from off on.

@@ -30,7 +30,7 @@ func modPaths(list []modPath, o []byte) ([]modPath, error) {
 		case !dollar(f.Name):
 			return nil, fmt.Errorf("%w: field %q beside operators", ErrMalformed, f.Name)
 		case f.Type != typeObject:
-			return nil, fmt.Errorf("%w: %s is no object", ErrMalformed, f.Name)
+			return nil, fmt.Errorf("%w: %s is not an object", ErrMalformed, f.Name)
 		}
 		for g, ok := range bsonraw.Fields(f.Value) {
 			if !ok {

@@ -190,7 +190,7 @@ const (
 
 func sectionRank(f field) (int, error) {
 	if f.Type != typeObject {
-		return 0, fmt.Errorf("%w: section %q is no object", ErrMalformed, f.Name)
+		return 0, fmt.Errorf("%w: section %q is not an object", ErrMalformed, f.Name)
 	}
 	switch string(f.Name) {
 	case "d":

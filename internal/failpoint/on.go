@@ -118,7 +118,7 @@ func parse(s string) (r rule, err error) {
 	var n string
 	if r.point, n, ok = strings.Cut(where, ":"); ok {
 		if r.n, err = strconv.Atoi(n); err != nil || r.n < 1 {
-			return r, fmt.Errorf("rule %q: %q is no number of a hit", s, n)
+			return r, fmt.Errorf("rule %q: %q is not a number of a hit", s, n)
 		}
 	}
 	verb, long, _ := strings.Cut(action, ":")

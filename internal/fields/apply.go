@@ -155,7 +155,7 @@ func (w *writer) home(dst []byte, v value, n *node, depth int) ([]byte, bson.Typ
 	case v.IsNull(), n.only && !v.IsArray():
 		return dst, bson.TypeEmbeddedDocument, nil
 	}
-	return nil, none, &Misfit{n.path, "fields are to be put into it, and it is no document"}
+	return nil, none, &Misfit{n.path, "fields are to be put into it, and it is not a document"}
 }
 
 func (w *writer) array(dst, array []byte, n *node, depth int) ([]byte, error) {

@@ -97,12 +97,12 @@ func TestApply(t *testing.T) {
 // TestMisfit: what has no place is told with the path and without the value.
 func TestMisfit(t *testing.T) {
 	for _, c := range []struct{ rules, doc, path, says string }{
-		{`{"convert": {"a.b": {"to": "int"}}}`, `{"a": [{"b": "secret"}]}`, "a.b", "no number"},
+		{`{"convert": {"a.b": {"to": "int"}}}`, `{"a": [{"b": "secret"}]}`, "a.b", "not a number"},
 		{`{"convert": {"a": {"to": "objectId"}}}`, `{"a": 1}`, "a", "no conversion"},
 		{`{"move": {"a.b": "c"}}`, `{"a": [{"b": "secret"}]}`, "a.b", "array"},
 		{`{"from": {"c": "a.b"}}`, `{"a": []}`, "a.b", "array"},
-		{`{"set": {"a.b": 1}}`, `{"a": "secret"}`, "a", "no document"},
-		{`{"set": {"a.b": 1}}`, `{"a": [{"b": 1}]}`, "a", "no document"},
+		{`{"set": {"a.b": 1}}`, `{"a": "secret"}`, "a", "not a document"},
+		{`{"set": {"a.b": 1}}`, `{"a": [{"b": 1}]}`, "a", "not a document"},
 		{`{"compute": {"c": "doc.a + 1"}}`, `{"a": "secret"}`, "c", "types"},
 		{`{"compute": {"c": "doc.b"}}`, `{"a": "secret"}`, "c", "missing"},
 		{`{"compute": {"c": "int(doc.a)"}}`, `{"a": "secret"}`, "c", "cannot be computed"},

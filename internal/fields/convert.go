@@ -84,7 +84,7 @@ func convert(dst []byte, v value, to bson.Type) ([]byte, string) {
 
 const (
 	noSuch     = "there is no conversion from its type"
-	noNumber   = "the text is no number"
+	noNumber   = "the text is not a number"
 	outOfRange = "the number is out of range"
 )
 
@@ -286,7 +286,7 @@ func toDate(dst []byte, v value) ([]byte, string) {
 	case bson.TypeString:
 		at, ok := parseDate(textOf(v))
 		if !ok {
-			return dst, "the text is no date such as 2026-01-31 or 2026-01-31T10:00:00.000Z"
+			return dst, "the text is not a date such as 2026-01-31 or 2026-01-31T10:00:00.000Z"
 		}
 		return appendInt64(dst, at.UnixMilli()), ""
 	}

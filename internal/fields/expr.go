@@ -77,7 +77,7 @@ func (p *parser) computed(name string, v value, at place) error {
 func (c *compiler) compile(e *expression, text string, at place) error {
 	parsed, issues := c.env.Compile(text)
 	if err := issues.Err(); err != nil {
-		return at.refuse("it is no expression of CEL over doc: %s", short(err))
+		return at.refuse("it is not an expression of CEL over doc: %s", short(err))
 	}
 	root := ast.NavigateAST(parsed.NativeRep())
 	if hasMap(root) {
@@ -88,7 +88,7 @@ func (c *compiler) compile(e *expression, text string, at place) error {
 	e.reads = readsIn(root)
 	var err error
 	if e.program, err = c.env.Program(parsed, cel.CostLimit(mostSteps)); err != nil {
-		return at.refuse("it is no expression of CEL over doc: %s", short(err))
+		return at.refuse("it is not an expression of CEL over doc: %s", short(err))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func drive(t *testing.T, rules, doc, o []byte) {
 	mapped, err := m.Apply(nil, doc, testMeta())
 	if err == nil {
 		if _, err := m.Strip(nil, mapped); err != nil {
-			t.Fatalf("%s makes of %s what is no document: %v", rules, doc, err)
+			t.Fatalf("%s makes of %s what is not a document: %v", rules, doc, err)
 		}
 	}
 	m.Index(doc)

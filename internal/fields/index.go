@@ -18,7 +18,7 @@ func (m *Map) Index(spec bson.Raw) (mapped bson.Raw, why string) {
 	out, start := bsonraw.OpenDocument(make([]byte, 0, len(spec)+64))
 	for e, ok := range bsonraw.Fields(spec) {
 		if !ok {
-			return nil, "its specification is no valid BSON"
+			return nil, "its specification is not valid BSON"
 		}
 		if out, why = x.option(out, e, spec); why != "" {
 			return nil, why
@@ -60,7 +60,7 @@ func (x *indexer) key(dst []byte, e bsonraw.Element, expires bool) ([]byte, stri
 	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, e.Type, e.Name))
 	for k, ok := range bsonraw.Fields(e.Value) {
 		if !ok {
-			return nil, "its key is no valid BSON"
+			return nil, "its key is not valid BSON"
 		}
 		name, f := x.m.fateOf(string(k.Name))
 		special := k.Type == bson.TypeString && textOf(k.View) != "hashed"
@@ -80,7 +80,7 @@ func (x *indexer) filter(dst, doc []byte) ([]byte, string) {
 	dst, start := bsonraw.OpenDocument(dst)
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
-			return nil, "its partialFilterExpression is no valid BSON"
+			return nil, "its partialFilterExpression is not valid BSON"
 		}
 		name := string(e.Name)
 		if strings.HasPrefix(name, "$") {
@@ -111,7 +111,7 @@ func (x *indexer) logical(dst []byte, e bsonraw.Element) ([]byte, string) {
 	dst, start := bsonraw.OpenDocument(bsonraw.AppendHeader(dst, e.Type, e.Name))
 	for c, ok := range bsonraw.Fields(e.Value) {
 		if !ok || c.Type != bson.TypeEmbeddedDocument {
-			return nil, "its partialFilterExpression is no valid filter"
+			return nil, "its partialFilterExpression is not a valid filter"
 		}
 		var why string
 		if dst, why = x.filter(bsonraw.AppendHeader(dst, c.Type, c.Name), c.Value); why != "" {

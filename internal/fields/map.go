@@ -40,7 +40,7 @@ type Misfit struct {
 // Error names the path and the reason.
 func (e *Misfit) Error() string { return "the value of field " + e.Path + ": " + e.Why }
 
-var errBadDocument = errors.New("the document is no valid BSON")
+var errBadDocument = errors.New("the document is not valid BSON")
 
 // String is the canonical text of the rules, by which a job is known. It has references of secrets
 // only.
@@ -81,7 +81,7 @@ func (m *Map) isVolatile(name []byte) bool {
 // and the right form.
 func Parse(rules bson.Raw, secrets func(ref string) (string, error)) (*Map, error) {
 	if !bsonraw.Valid(rules, bsonraw.MaxDepth) {
-		return nil, place("").refuse("the rules are no valid BSON document")
+		return nil, place("").refuse("the rules are not a valid BSON document")
 	}
 	p := parser{secrets: secrets, m: &Map{}}
 	if err := p.document(bytes.Clone(rules)); err != nil {

@@ -102,7 +102,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if _, err := Parse(bson.Raw{1, 2}, testSecrets); err == nil {
-		t.Error("what is no document is taken")
+		t.Error("what is not a document is taken")
 	}
 }
 

@@ -114,8 +114,8 @@ func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.
 	}
 	if r := s.route(from); r.History {
 		return mongosink.Reread{}, mongo.WithHint(
-			fmt.Errorf("the target does not take a version of a document of %s as it is", r.Source),
-			"something else changes the collection of versions on the target; start again with --restart")
+			fmt.Errorf("the target rejects a version of a document of %s", r.Source),
+			"stop other writers to the versions on the target, then start again with --restart")
 	}
 	before, err := s.Committed(ctx, at)
 	if err != nil {

@@ -319,7 +319,7 @@ func (a *assistant) from(ctx context.Context, shard string, src *mongo.Cluster, 
 		switch id := string(one.Source.UUID.Data); {
 		case one.Part == "":
 		case a.shards == nil:
-			err = fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", assign.ErrUnfit)
+			err = fmt.Errorf("%w: a slice is of a shard, but its source is not a sharded cluster", assign.ErrUnfit)
 		default:
 			mu.Lock()
 			defer mu.Unlock()
@@ -362,7 +362,7 @@ func (a *assistant) reaches(addr string) error {
 		return nil
 	}
 	return mongo.WithHint(fmt.Errorf(
-		"its connection string of the target leads to the router %s, that of the job's owner to %s",
+		"this worker's target has the router %s, that of the job's owner %s",
 		addr, strings.Join(a.Terms.Routers, ", ")), "have all workers reach the target by the same addresses")
 }
 

@@ -159,8 +159,8 @@ func (j *Job) RetryLetter(ctx context.Context, ids ...string) error {
 // SetLimits changes at once how fast the job copies and applies, until the process ends.
 func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	if r.Docs < 0 || r.Bytes < 0 {
-		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes),
-			"0 is unlimited")
+		return mongo.WithHint(fmt.Errorf("limits: rates must not be negative: %d documents, %d bytes a second",
+			r.Docs, r.Bytes), "0 is unlimited")
 	}
 	if r == j.limit.Rates() {
 		return nil
@@ -305,7 +305,7 @@ var ErrEnded = errors.New("the job's run has ended")
 func (j *Job) Repair(ctx context.Context, list []*Repair, notify func(now []Repair)) error {
 	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
 		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"),
-			"change them on the source, which has them written anew")
+			"update them on the source: millrace then writes them again")
 	}
 	j.repairs.Add(list)
 	defer j.repairs.Remove(list)

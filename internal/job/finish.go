@@ -52,7 +52,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 		return nil, err
 	}
 	for _, m := range colls {
-		desired, err := s.wishes.Desired(ctx, m.Collection)
+		desired, err := s.desired.Desired(ctx, m.Collection)
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (s *session) tellKeys(ctx context.Context) error {
 		return err
 	}
 	for i, ns := range names {
-		if _, ruled := s.wishes.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
+		if _, ruled := s.desired.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
 			s.log.Warn("a collection has another shard key on the target than on the source", "ns", ns,
 				"source", placing.KeyText(want[ns].Key), "target", placing.KeyText(have[targets[i]].Key))
 		}

@@ -54,7 +54,7 @@ type session struct {
 	store    state.Store
 	cat      *schema.Target
 	placer   *placing.Placer     // shards collections of the target; nil where it is no router
-	wishes   *placing.Source     // how collections are to be sharded
+	desired  *placing.Source     // how collections are to be sharded
 	txn      *mongo.Transactions // on the target
 	letters  *deadletter.Store   // the documents that the target refuses
 	rules    *transform.Set
@@ -165,9 +165,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		KeepsExpired: func(ns string) bool {
 			return slices.ContainsFunc(j.rules.Sources(ns), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
 		}}
-	if j.wishes = (&placing.Source{Cluster: j.source.cluster, Shards: j.source.shards, Rules: keys,
+	if j.desired = (&placing.Source{Cluster: j.source.cluster, Shards: j.source.shards, Rules: keys,
 		Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
-		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Builds: j.builds, Log: j.log})
+		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.desired, Builds: j.builds, Log: j.log})
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
@@ -226,7 +226,7 @@ func identity(c *mongo.Cluster) string {
 // fails when a side cannot be read for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules,
-		Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
+		Keys: &j.keys, Store: j.store, Schema: j.cat, Desired: j.desired, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, AcceptLoss: j.spec.AcceptLoss,
 		Restart: j.spec.Restart, TargetShards: j.targetShards,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,

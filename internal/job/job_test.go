@@ -249,8 +249,8 @@ func testLeftovers(t *testing.T, s servers) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := strings.Contains(fmt.Sprint(plan.Checks), "DROPPED: "+c.db+".c"); told != (c.left == 0) {
-			t.Errorf("%s: the precheck tells of the drop: %t", c.db, told)
+		if reported := strings.Contains(fmt.Sprint(plan.Checks), "DROPPED: "+c.db+".c"); reported != (c.left == 0) {
+			t.Errorf("%s: the precheck tells of the drop: %t", c.db, reported)
 		}
 		if err := j.Run(t.Context()); err != nil {
 			t.Fatal(err)

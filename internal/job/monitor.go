@@ -78,9 +78,9 @@ func (m *monitor) checkOplog(window *oplog.Window) error {
 	}
 	need = m.spooler.NeedsFrom(need)
 	if need.Before(window.Oldest) {
-		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which "+
-			"this job reads on", window.Oldest, need),
-			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing "+
+		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, where "+
+			"this job continues", window.Oldest, need),
+			"make the oplog larger (replSetResizeOplog) or the copy shorter, then start again with --restart and --on-existing "+
 				"drop")
 	}
 	left := window.Left(need)

@@ -42,7 +42,7 @@ func readChunk(t *testing.T, text string, into ...any) {
 	}
 }
 
-func told(parts []ownership.Part) []string {
+func reported(parts []ownership.Part) []string {
 	var all []string
 	for _, p := range parts {
 		all = append(all, fmt.Sprintf("%d-%d %s", p.Min.Lookup("k").Int32(), p.Max.Lookup("k").Int32(), p.Shard))
@@ -58,7 +58,7 @@ func TestOwed(t *testing.T) {
 	expect := func(of *ownership.Table, want ...string) []ownership.Part {
 		t.Helper()
 		parts := o.of(of)
-		if have := told(parts); !slices.Equal(have, want) {
+		if have := reported(parts); !slices.Equal(have, want) {
 			t.Fatalf("owed are %q, want %q", have, want)
 		}
 		return parts

@@ -22,9 +22,9 @@ func TestCompressionIsChosen(t *testing.T) {
 	proxy := l.Members()[0].Proxy()
 	proxy.Latency(10*time.Millisecond, 0)
 	proxy.Link(4000) // so little that no busy processor is slower
-	var told []wire.Compression
+	var reported []wire.Compression
 	c := dial.Cluster(t, l.URI(), mongo.Options{ChooseCompression: true,
-		Chosen: func(now wire.Compression) { told = append(told, now) }})
+		Chosen: func(now wire.Compression) { reported = append(reported, now) }})
 	const size = 64 << 10
 	text := strings.Repeat("compressible ", size/13)
 	insert := func(conn *wire.Conn, id int) error {
@@ -52,8 +52,8 @@ func TestCompressionIsChosen(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Pool.Compression(); !got.Measured || got.Gain <= 1 || len(told) != 1 || told[0] != got {
-		t.Errorf("%+v, told %+v", got, told)
+	if got := c.Pool.Compression(); !got.Measured || got.Gain <= 1 || len(reported) != 1 || reported[0] != got {
+		t.Errorf("%+v, reported %+v", got, reported)
 	}
 	conn, err := c.Pool.Checkout(t.Context(), wire.Primary())
 	if err != nil {

@@ -18,7 +18,7 @@ func ParseWriteConcern(s string) (any, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > 50 {
-		return nil, fmt.Errorf("%q is no write concern: want majority or a number of members from 1 to 50", s)
+		return nil, fmt.Errorf("%q is not a write concern: want majority or a number of members from 1 to 50", s)
 	}
 	return n, nil
 }
@@ -48,8 +48,8 @@ func (c *Cluster) DataConcernDocument() bson.Raw {
 func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
 	m, err := readpref.ModeFromString(cmp.Or(mode, "primary"))
 	if err != nil {
-		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or "+
-			"nearest", mode)
+		return nil, fmt.Errorf("%q is not a read preference: want primary, primaryPreferred, secondary, secondaryPreferred "+
+			"or nearest", mode)
 	}
 	if tags == "" {
 		return readpref.New(m)

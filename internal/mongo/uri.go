@@ -234,7 +234,7 @@ func MemberURI(router, hosts string) (string, error) {
 	set, list, ok := strings.Cut(hosts, "/")
 	a, err := splitURI(router)
 	if !ok || err != nil || set == "" || list == "" {
-		return "", fmt.Errorf("%q are no hosts of a replica set; want set/host:port,host:port", hosts)
+		return "", fmt.Errorf("%q are not the hosts of a replica set; want set/host:port,host:port", hosts)
 	}
 	if a.login != "" {
 		a.login += "@"

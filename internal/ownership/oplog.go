@@ -62,7 +62,7 @@ func Operations(entry bson.Raw) ([]bson.Raw, error) {
 	var all []bson.Raw
 	for f, ok := range bsonraw.Fields(ops) {
 		if !ok || f.Type != bson.TypeEmbeddedDocument {
-			return nil, errors.New("an operation that is no document")
+			return nil, errors.New("an operation that is not a document")
 		}
 		all = append(all, f.Value)
 	}
@@ -108,9 +108,9 @@ func (c *configOplog) startAt(ctx context.Context, at bson.Timestamp) error {
 	}
 	if at.Before(oldest.TS) {
 		return mongo.WithHint(fmt.Errorf(
-			"the config servers' oplog begins at %d.%d, after %d.%d: who owned which documents then is not known",
+			"the config servers' oplog begins at %d.%d, after %d.%d: the owners of documents at that time are unknown",
 			oldest.TS.T, oldest.TS.I, at.T, at.I),
-			"the collections have to be copied again; a larger oplog of the config servers lets millrace stand still for longer")
+			"copy the collections again; a larger oplog of the config servers permits longer stops")
 	}
 	c.readTo = at
 	return nil

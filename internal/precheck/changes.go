@@ -42,12 +42,12 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	}
 	switch {
 	case !need.IsZero() && need.First().Before(window.Oldest) && p.Spool.HasLeftover():
-		p.add(Warn, "oplog", "leave the spool's directory alone",
-			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", window.Oldest, need)
+		p.add(Warn, "oplog", "keep the spool's directory",
+			"it begins at %s and no longer holds %s, where the job would continue; the spool may", window.Oldest, need)
 	case !need.IsZero() && need.First().Before(window.Oldest):
-		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and "+
+		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then start again with --restart and "+
 			"--on-existing drop",
-			"it begins at %s and no longer holds %s, from which the job would read on", window.Oldest, need)
+			"it begins at %s and no longer holds %s, where the job would continue", window.Oldest, need)
 	default:
 		if need.IsZero() {
 			need = window.Newest
@@ -76,7 +76,7 @@ func (p changes) judge(window *oplog.Window, need mongo.OpTime) {
 		p.ok("oplog", "keeps what the job reads for %s (%s), the spool keeps it until the copy is done", keeps, use)
 	case p.short:
 		p.add(Warn, "oplog", "make the source's oplog larger (replSetResizeOplog), write less there, or give --spool-dir; a "+
-			"job that loses a change must begin anew",
+			"job that loses a change must start again",
 			"it keeps what the job reads for only %s, less than --warn-window %s (%s)", keeps, p.WarnWindow, use)
 	default:
 		p.ok("oplog", "keeps what the job reads for %s (%s)", keeps, use)
@@ -94,10 +94,9 @@ func (p changes) spool(context.Context) error {
 	case err != nil:
 		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
 	case free < want && p.short:
-		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is "+
-			"no failure, but then the oplog alone has to hold the changes",
-			"%s free in %s for changes that the oplog may overwrite, %s are allowed (--spool-max)", humanize.Bytes(free), dir,
-			humanize.Bytes(want))
+		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; once the "+
+			"disk is full, the oplog alone must hold the changes",
+			"%s free in %s, but changes may take %s (--spool-max)", humanize.Bytes(free), dir, humanize.Bytes(want))
 	default:
 		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}

@@ -168,7 +168,7 @@ func (p accounts) users(ctx context.Context) error {
 			names = append(names, d.NS+" ("+d.What+")")
 		}
 		p.add(Warn, "users", "remove them on the target to get the source's",
-			"the target has others of the same names, and keeps them: %s", some(names, ", "))
+			"the target keeps its own of the same names: %s", some(names, ", "))
 	}
 	return nil
 }

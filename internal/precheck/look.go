@@ -34,12 +34,12 @@ type seen struct {
 }
 
 type sharding struct {
-	wishes map[string]placing.Desired // by names of the source
-	have   map[string]placing.Entry   // by names of the target
-	shards []placing.Shard            // of the target
-	zones  map[string][]placing.Zone  // by names of the target
-	from   []placing.Shard            // of a sharded source
-	silent []string                   // routers that do not answer
+	desired map[string]placing.Desired // by names of the source
+	have    map[string]placing.Entry   // by names of the target
+	shards  []placing.Shard            // of the target
+	zones   map[string][]placing.Zone  // by names of the target
+	from    []placing.Shard            // of a sharded source
+	silent  []string                   // routers that do not answer
 }
 
 type asker struct{ *planner }
@@ -131,10 +131,10 @@ func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (
 }
 
 func (p asker) desired(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
-	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
+	if p.Target.Info.Kind != mongo.KindSharded || p.Desired == nil || p.unread {
 		return s, nil
 	}
-	s.wishes = map[string]placing.Desired{}
+	s.desired = map[string]placing.Desired{}
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
@@ -142,10 +142,10 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 	for _, c := range colls {
 		targets = append(targets, p.Rules.Target(c.NS))
 		g.Go(func() error {
-			w, err := p.Wishes.Desired(gctx, c)
+			w, err := p.Desired.Desired(gctx, c)
 			mu.Lock()
 			defer mu.Unlock()
-			s.wishes[c.NS] = w
+			s.desired[c.NS] = w
 			return err
 		})
 	}

@@ -68,7 +68,7 @@ func (b *bed) plan(rules transform.Config, change func(*Input)) (*Plan, error) {
 		b.Fatal(err)
 	}
 	in := Input{Job: "j", Source: b.source, Target: b.target, Rules: set, Store: b.store, Mode: state.ModeAll,
-		Schema: schema.NewTarget(b.target, schema.TargetOptions{Job: "j"}), Wishes: &placing.Source{Cluster: b.source},
+		Schema: schema.NewTarget(b.target, schema.TargetOptions{Job: "j"}), Desired: &placing.Source{Cluster: b.source},
 		Keys: &transform.Keys{}, Spool: oplog.NewSpooler(b.source, oplog.SpoolOptions{}),
 		Window:   origin.Set{Cluster: b.source}.Window,
 		ReadFrom: func(j state.Job) (mongo.OpTime, error) { return j.ReadFrom, nil }}
@@ -114,12 +114,12 @@ func TestMake(t *testing.T) {
 		{"a part", transform.Config{Include: []string{"shop.orders"}, Rename: []string{"shop=store"},
 			Filter: []string{`shop.orders={"x":1}`}}, nil, map[string]string{
 			"collections": "ok 1, ", "target collections": "ok none of them exists yet", "names": "",
-			"filters": "ok shop.orders: 2 of 3 documents drawn at random are kept"}},
+			"filters": "ok shop.orders: 2 of 3 sampled documents are kept"}},
 		{"mistyped", transform.Config{Include: []string{"shop.order"}}, nil, map[string]string{
 			"names": "fail --include shop.order matches nothing on the source", "collections": "ok 0, "}},
 		{"no such shards", transform.Config{Include: []string{"shop"}}, func(in *Input) {
-			in.Wishes.Rules, _ = placing.ParseRules([]string{"shop.orders=_id:1"})
-		}, map[string]string{"sharding": "fail the target is no sharded cluster"}},
+			in.Desired.Rules, _ = placing.ParseRules([]string{"shop.orders=_id:1"})
+		}, map[string]string{"sharding": "fail the target is not a sharded cluster"}},
 		{"dropped", transform.Config{Include: []string{"shop"}}, func(in *Input) { in.OnExisting = state.ExistingDrop },
 			map[string]string{"target collections": "warn 1 exist and will be DROPPED: shop.orders"}},
 		{"structure", transform.Config{Include: []string{"shop"}}, func(in *Input) { in.Mode = state.ModeStructure },

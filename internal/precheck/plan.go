@@ -72,7 +72,7 @@ type Input struct {
 	Keys           *transform.Keys // by which the rules mask
 	Store          state.Store     // what is stored of the job
 	Schema         *schema.Target  // the target's collections
-	Wishes         *placing.Source // how collections are to be sharded on a sharded target
+	Desired        *placing.Source // how collections are to be sharded on a sharded target
 
 	Mode                    state.Mode
 	OnExisting              state.OnExisting

@@ -26,7 +26,7 @@ func between(source, target mongo.Kind) *planner {
 		return &mongo.Cluster{Info: mongo.Info{Kind: k, Version: newest, SetID: bson.ObjectID{id}, Hosts: []string{host}}}
 	}
 	p := &planner{plan: &Plan{}, Input: Input{Job: "j", Source: side(source, 1), Target: side(target, 2),
-		Mode: state.ModeAll, Wishes: &placing.Source{}}}
+		Mode: state.ModeAll, Desired: &placing.Source{}}}
 	p.seen.job = func() (state.Job, bool, error) { return state.Job{}, false, nil }
 	p.has()
 	p.targetHas()

@@ -131,7 +131,7 @@ func (p access) accountNeeds(now *needs) {
 // toShard reports collections to be sharded, whose keys are sampled in any mode.
 func (p access) toShard(c Collection) bool {
 	s, _ := p.seen.sharding()
-	return s.wishes[c.Source].Key != nil
+	return s.desired[c.Source].Key != nil
 }
 
 // configNeeds are those on the config servers, which record who owned what before 6.0.
@@ -187,7 +187,7 @@ func (p access) zoneNeeds(now *needs, s sharding) {
 		return
 	}
 	tags := map[string]bool{}
-	for _, w := range s.wishes {
+	for _, w := range s.desired {
 		for _, z := range w.Zones {
 			tags[z.Tag] = true
 		}
@@ -197,7 +197,7 @@ func (p access) zoneNeeds(now *needs, s sharding) {
 	}
 	now.also("config.tags", "find update insert remove")
 	for tag := range tags {
-		if len(placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards).Add) > 0 {
+		if len(placing.JoinOf(tag, p.Desired.Zones, s.from, s.shards).Add) > 0 {
 			now.also("config.shards", "find update")
 			return
 		}

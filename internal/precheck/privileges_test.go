@@ -35,7 +35,7 @@ func copying(source, target mongo.Kind) *planner {
 		{Source: "a.v", Target: "a.v", Type: schema.TypeView},
 	}
 	p.seen.sharding = func() (sharding, error) {
-		return sharding{wishes: map[string]placing.Desired{"a.b": {Key: bson.Raw{5, 0, 0, 0, 0}}}}, nil
+		return sharding{desired: map[string]placing.Desired{"a.b": {Key: bson.Raw{5, 0, 0, 0, 0}}}}, nil
 	}
 	return p
 }

@@ -170,7 +170,7 @@ func (p rules) filters(ctx context.Context) error {
 		}
 		if keep != nil {
 			p.plan.Collections[i].Sample = &s
-			p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept),
+			p.ok("filters", "%s: %s of %s sampled documents are kept", c.NS, humanize.Comma(s.Kept),
 				humanize.Comma(s.Docs))
 		}
 	}
@@ -198,14 +198,13 @@ func (p rules) comesLater(c schema.Collection) (bool, error) {
 func (p rules) effect(e transform.Effect) {
 	if e.Failed > 0 {
 		p.add(Warn, "fields",
-			"say what becomes of such values (\"otherwise\"), have --filter leave these documents out, or go on without them "+
-				"by --on-conflict skip",
-			"%s of %s documents drawn at random cannot be mapped by %s: %s", humanize.Comma(e.Failed), humanize.Comma(e.Docs),
+			"set \"otherwise\" for such values, exclude these documents with --filter, or skip them with --on-conflict skip",
+			"%s of %s sampled documents cannot be mapped by %s: %s", humanize.Comma(e.Failed), humanize.Comma(e.Docs),
 			e.Rule, e.Why[0].Text)
 	}
 	if e.Marked > 0 {
 		p.add(Warn, "soft-delete", "choose another field: documents that have it count as deleted by the source",
-			"%s of %s documents drawn at random have the field of %s already", humanize.Comma(e.Marked), humanize.Comma(e.Docs),
+			"%s of %s sampled documents already have the field of %s", humanize.Comma(e.Marked), humanize.Comma(e.Docs),
 			e.Rule)
 	}
 }
@@ -218,7 +217,7 @@ func (p rules) filterable(c schema.Collection, keep *query.Query) bool {
 	// Servers before 5.0 evaluate $mod of decimals, NaN and large numbers differently.
 	if keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
 		p.add(Fail, "filters", "use another condition than $mod",
-			"%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
+			"%s: a source before 5.0 evaluates $mod differently", c.NS)
 		return false
 	}
 	return true

@@ -160,7 +160,7 @@ func TestRulesOfResumed(t *testing.T) {
 // TestModFilter: servers before 5.0 find other documents by $mod.
 func TestModFilter(t *testing.T) {
 	for version, want := range map[mongo.Version][]string{
-		{Major: 5}: nil, {Major: 4, Minor: 4}: {"fail filters: a.b: by $mod a source before 5.0 finds other documents"},
+		{Major: 5}: nil, {Major: 4, Minor: 4}: {"fail filters: a.b: a source before 5.0 evaluates $mod differently"},
 	} {
 		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t,
 			transform.Config{Filter: []string{`a.b={"x":{"$mod":[2,1]}}`}})
@@ -183,8 +183,8 @@ func TestEffects(t *testing.T) {
 	} {
 		rules{p}.effect(e)
 	}
-	expect(t, p.lines(), "warn fields: 1,500 of 2,000 documents drawn at random cannot be mapped by a=c: no number",
-		"warn soft-delete: 2 of 10 documents drawn at random have the field of a=d already")
+	expect(t, p.lines(), "warn fields: 1,500 of 2,000 sampled documents cannot be mapped by a=c: no number",
+		"warn soft-delete: 2 of 10 sampled documents already have the field of a=d")
 }
 
 // TestCases: the names of databases are compared until the copy begins.

@@ -19,18 +19,18 @@ type sharder struct{ *planner }
 
 // sharding checks the shard keys of the target's collections.
 func (p sharder) sharding(ctx context.Context) error {
-	if p.Wishes == nil || p.unread {
+	if p.Desired == nil || p.unread {
 		return nil
 	}
-	rules := p.Wishes.Rules.Names()
+	rules := p.Desired.Rules.Names()
 	if p.Target.Info.Kind != mongo.KindSharded {
-		if zones := p.Wishes.Zones.Names(); len(zones) > 0 {
+		if zones := p.Desired.Zones.Names(); len(zones) > 0 {
 			p.add(Fail, "zones", "leave --zone out, or name routers of a sharded cluster",
-				"the target is no sharded cluster, so that it has no zones")
+				"the target is not a sharded cluster and has no zones")
 		}
 		if len(rules) > 0 {
 			p.add(Fail, "sharding", "leave --shard out, or name routers of a sharded cluster",
-				"the target is no sharded cluster, so that nothing can be sharded there")
+				"the target is not a sharded cluster")
 		}
 		return nil
 	}
@@ -87,7 +87,7 @@ func (p sharder) ruled(ctx context.Context, rules []string) error {
 	var unmatched []string
 	for _, ns := range rules {
 		kind, there := kinds[ns]
-		switch key, _ := p.Wishes.Rules.Of(ns); {
+		switch key, _ := p.Desired.Rules.Of(ns); {
 		case !there:
 			unmatched = append(unmatched, ns)
 		case kind != "" && key != nil:
@@ -121,7 +121,7 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 // keysMapped checks that rules leave the fields of a shard key alone.
 func (p sharder) keysMapped(c schema.Collection, s sharding) {
 	var keys []string
-	for _, key := range []bson.Raw{s.wishes[c.NS].Key, s.have[p.Rules.Target(c.NS)].Key} {
+	for _, key := range []bson.Raw{s.desired[c.NS].Key, s.have[p.Rules.Target(c.NS)].Key} {
 		els, _ := key.Elements()
 		for _, e := range els {
 			keys = append(keys, e.Key())
@@ -145,7 +145,7 @@ func (p sharder) sameCluster(s sharding) {
 }
 
 func (p sharder) shard(c schema.Collection, s sharding) string {
-	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
+	w, target := s.desired[c.NS], p.Rules.Target(c.NS)
 	if w.Why != "" {
 		p.add(Warn, "sharding", "", "%s is sharded on the source, and will not be on the target: %s", c.NS, w.Why)
 	}
@@ -161,7 +161,7 @@ func (p sharder) shard(c schema.Collection, s sharding) string {
 	}
 	key := w.Key
 	if exists || sharded {
-		rule, ruled := p.Wishes.Rules.Of(c.NS)
+		rule, ruled := p.Desired.Rules.Of(c.NS)
 		kept := w.Key == nil && (!ruled || rule != nil) // no rule keeps it unsharded
 		if sharded && (kept || placing.SameKey(e.Key, w.Key)) || !sharded && w.Key == nil {
 			p.unfit(c, e.Key, "drop it on the source, or shard the target's collection by another key")
@@ -209,8 +209,8 @@ type zoner struct{ *planner }
 
 func (p zoner) zones(colls []schema.Collection, s sharding) {
 	if p.Source.Info.Kind != mongo.KindSharded {
-		if len(p.Wishes.Zones.Names()) > 0 {
-			p.add(Fail, "zones", "leave --zone out", "the source is no sharded cluster, so that it has no zones")
+		if len(p.Desired.Zones.Names()) > 0 {
+			p.add(Fail, "zones", "leave --zone out", "the source is not a sharded cluster and has no zones")
 		}
 		return
 	}
@@ -240,8 +240,8 @@ func (p zoner) zoneShards(s sharding) {
 			names = append(names, one.Name)
 		}
 	}
-	for _, zone := range p.Wishes.Zones.Names() {
-		listed, _ := p.Wishes.Zones.Of(zone)
+	for _, zone := range p.Desired.Zones.Names() {
+		listed, _ := p.Desired.Zones.Of(zone)
 		for _, shard := range listed {
 			if slices.Contains(names, shard) {
 				continue
@@ -254,10 +254,10 @@ func (p zoner) zoneShards(s sharding) {
 }
 
 func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
-	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
+	w, target := s.desired[c.NS], p.Rules.Target(c.NS)
 	if w.Unzoned {
-		p.add(Warn, "zones", "make zones for it on the target, with its key",
-			"%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS,
+		p.add(Warn, "zones", "create zones on the target, with the target's key",
+			"%s has zones on the source that are not copied: its shard key on the target is %s", c.NS,
 			placing.KeyText(w.Key))
 	}
 	drops := p.onExisting() == state.ExistingDrop
@@ -282,7 +282,7 @@ func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 }
 
 func (p zoner) zone(tag string, colls []string, s sharding) string {
-	j := placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards)
+	j := placing.JoinOf(tag, p.Desired.Zones, s.from, s.shards)
 	if len(j.Has)+len(j.Add) == 0 {
 		level := Fail
 		if p.copied() { // finalize reports it
@@ -320,11 +320,11 @@ func (p zoner) zoneRules(colls []schema.Collection, s sharding) {
 		}
 	}
 	for _, c := range colls {
-		for _, z := range s.wishes[c.NS].Zones {
+		for _, z := range s.desired[c.NS].Zones {
 			known[z.Tag] = true
 		}
 	}
-	for _, tag := range p.Wishes.Zones.Names() {
+	for _, tag := range p.Desired.Zones.Names() {
 		if known[tag] {
 			continue
 		}

@@ -19,7 +19,7 @@ func sharded(t *testing.T, s sharding, texts ...string) *planner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Wishes = &placing.Source{Rules: keys}
+	p.Desired = &placing.Source{Rules: keys}
 	s.shards = []placing.Shard{{Name: "s0", Hosts: []string{"h0:1"}}, {Name: "s1", Hosts: []string{"h1:1"}}}
 	p.seen.sharding = func() (sharding, error) { return s, nil }
 	return p
@@ -49,29 +49,29 @@ func TestSharding(t *testing.T) {
 		want   []string
 	}{
 		{"none", coll(t, "a.b", `{}`), sharding{}, nil, []string{none}},
-		{"one", coll(t, "a.b", `{}`), sharding{wishes: byK}, nil, []string{all}},
-		{"incremental", coll(t, "a.b", `{}`), sharding{wishes: byK},
+		{"one", coll(t, "a.b", `{}`), sharding{desired: byK}, nil, []string{all}},
+		{"incremental", coll(t, "a.b", `{}`), sharding{desired: byK},
 			func(p *planner) { p.Mode = state.ModeIncremental }, nil},
-		{"not as the source", coll(t, "a.b", `{}`), sharding{wishes: map[string]placing.Desired{"a.b": {Why: "it is a series"}}},
+		{"not as the source", coll(t, "a.b", `{}`), sharding{desired: map[string]placing.Desired{"a.b": {Why: "it is a series"}}},
 			nil, []string{"warn sharding: a.b is sharded on the source, and will not be on the target: it is a series", none}},
-		{"unique index", unique, sharding{wishes: byK}, nil,
+		{"unique index", unique, sharding{desired: byK}, nil,
 			[]string{"fail sharding: a.b cannot have its unique indexes when it is sharded by k:1, with which", all}},
 		{"collation", coll(t, "a.b", `{"collation":{"locale":"fr"}}`),
-			sharding{wishes: map[string]placing.Desired{"a.b": key(t, `{"_id":1}`)}}, nil,
+			sharding{desired: map[string]placing.Desired{"a.b": key(t, `{"_id":1}`)}}, nil,
 			[]string{"fail sharding: a.b has a collation, with which servers do not shard by _id", "ok sharding: 1 "}},
-		{"exists as wanted", unique, sharding{wishes: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"k":1}`)}},
+		{"exists as wanted", unique, sharding{desired: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"k":1}`)}},
 			func(p *planner) { p.targetHas("a.b") },
 			[]string{"fail sharding: a.b cannot have its unique indexes when it is sharded by k:1", none}},
-		{"exists by another key", unique, sharding{wishes: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"u":1}`)}},
+		{"exists by another key", unique, sharding{desired: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"u":1}`)}},
 			func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn sharding: a.b exists on the target and stays as it is: its shard key is u:1, not k:1", none}},
-		{"exists unsharded", unique, sharding{wishes: byK}, func(p *planner) { p.targetHas("a.b") },
+		{"exists unsharded", unique, sharding{desired: byK}, func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn sharding: a.b exists on the target and stays as it is: its shard key is none, not k:1", none}},
-		{"is dropped", coll(t, "a.b", `{}`), sharding{wishes: byK}, func(p *planner) {
+		{"is dropped", coll(t, "a.b", `{}`), sharding{desired: byK}, func(p *planner) {
 			p.targetHas("a.b")
 			p.OnExisting = state.ExistingDrop
 		}, []string{all}},
-		{"was being made", coll(t, "a.b", `{}`), sharding{wishes: byK}, func(p *planner) {
+		{"was being made", coll(t, "a.b", `{}`), sharding{desired: byK}, func(p *planner) {
 			p.targetHas("a.b")
 			p.resumes(state.PhaseCreating)
 		}, []string{all}},
@@ -79,10 +79,10 @@ func TestSharding(t *testing.T) {
 			[]string{"warn target: these routers do not answer: r1:1, r2:1", none}},
 		{"own shard", coll(t, "a.b", `{}`), sharding{}, func(p *planner) { p.Source.Info.Hosts = []string{"h1:1"} },
 			[]string{"fail identity: the source is a shard of the target, s1", none}},
-		{"mapped key", coll(t, "a.b", `{}`), sharding{wishes: byK},
+		{"mapped key", coll(t, "a.b", `{}`), sharding{desired: byK},
 			func(p *planner) { p.with(t, transform.Config{Fields: []string{`a.b={"drop":["k"]}`}}) },
 			[]string{"fail rules: the fields of a.b cannot be mapped: a rule is about \"k\", which is of the shard key", all}},
-		{"unread", unique, sharding{wishes: byK}, func(p *planner) { p.unread = true }, nil},
+		{"unread", unique, sharding{desired: byK}, func(p *planner) { p.unread = true }, nil},
 	} {
 		p := sharded(t, c.s)
 		p.has(c.coll)
@@ -102,7 +102,7 @@ func TestShardRules(t *testing.T) {
 	p.has(coll(t, "a.capped", `{"capped":true,"size":1}`), coll(t, "a.b", `{}`), coll(t, "a.plain", `{"capped":true}`),
 		schema.Collection{NS: "a.view", Type: schema.TypeView},
 		schema.Collection{NS: "a.series", Type: schema.TypeTimeSeries})
-	if err := (sharder{p}).ruled(t.Context(), p.Wishes.Rules.Names()); err != nil {
+	if err := (sharder{p}).ruled(t.Context(), p.Desired.Rules.Names()); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, p.lines(), "fail sharding: --shard a.capped=k:1: a.capped is capped and cannot be sharded",
@@ -111,15 +111,16 @@ func TestShardRules(t *testing.T) {
 
 	p = sharded(t, sharding{}, "a.b=k:1")
 	p.Target.Info.Kind = mongo.KindReplicaSet
-	p.Wishes.Zones, _ = placing.ParseZones([]string{"EU=s0"})
+	p.Desired.Zones, _ = placing.ParseZones([]string{"EU=s0"})
 	if err := (sharder{p}).sharding(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, p.lines(), "fail zones: the target is no sharded cluster", "fail sharding: the target is no sharded cluster")
+	expect(t, p.lines(), "fail zones: the target is not a sharded cluster",
+		"fail sharding: the target is not a sharded cluster")
 
 	p = sharded(t, sharding{}, "a.gone=k:1") // of a job that has begun, nobody looks for it
 	p.resumes(state.PhaseCopying)
-	if err := (sharder{p}).ruled(t.Context(), p.Wishes.Rules.Names()); err != nil || len(p.plan.Checks) > 0 {
+	if err := (sharder{p}).ruled(t.Context(), p.Desired.Rules.Names()); err != nil || len(p.plan.Checks) > 0 {
 		t.Errorf("%v, %v", p.lines(), err)
 	}
 }

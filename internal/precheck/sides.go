@@ -58,23 +58,23 @@ func (p sides) deployments() {
 	switch {
 	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(4, 4):
 		p.add(Fail, "source", "upgrade it to 4.4 or later",
-			"a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
+			"a sharded cluster of MongoDB %s is not supported as a source", src.Version)
 	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental && !reverses:
-		p.add(Fail, "source", "use --mode all, or begin where a job was finalized, with --start-at job:NAME",
-			"incremental mode cannot begin at a time of a sharded cluster: a position of one is that of each shard")
+		p.add(Fail, "source", "use --mode all, or start where a job was finalized, with --start-at job:NAME",
+			"incremental mode cannot start at a time of a sharded cluster: each shard has a position of its own")
 	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it",
 			"a standalone server has no oplog: it can only be copied in full")
 	case src.Kind == mongo.KindStandalone && mode == state.ModeFull:
 		p.add(Warn, "source", "stop writes during the copy",
-			"a standalone server: writes made during the copy may be missing or half there")
+			"a standalone server: writes made during the copy may be missing or incomplete")
 	default:
 		p.ok("source", "%s", describe(src))
 	}
 	switch {
 	case dst.Kind == mongo.KindSharded && !dst.Version.AtLeast(6, 0):
 		p.add(Fail, "target", "upgrade it to 6.0",
-			"a sharded cluster of MongoDB %s is not supported as a target: nothing was tried with it", dst.Version)
+			"a sharded cluster of MongoDB %s is not supported as a target", dst.Version)
 	case dst.Kind == mongo.KindStandalone:
 		p.add(Fail, "target", "restart it with --replSet and initiate it",
 			"a standalone server cannot keep a durable checkpoint")
@@ -83,18 +83,16 @@ func (p sides) deployments() {
 	}
 	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
-			"a user may not read the replica set's configuration: only their addresses distinguish the sets")
+			"a user may not read the replica set's configuration: only the sets' addresses are compared")
 	}
 	p.shards()
 	if p.Rules.SkipsAny(stream.OpInsert) && dst.Kind == mongo.KindSharded {
 		p.add(Fail, "rules", "leave insert out of --skip",
-			"--skip …=insert: on a sharded cluster the replacement of a document may make it, so that one whose insert was "+
-				"left out would be there")
+			"--skip …=insert is not possible with a sharded target: a replacement may insert the document")
 	}
 	if p.Rules.SkipsAny(stream.OpTTL) && (src.Kind == mongo.KindSharded || dst.Kind == mongo.KindSharded) {
-		p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out",
-			"--skip …=ttl: of a sharded cluster, as source or target, deletions of expired documents cannot be left out by "+
-				"themselves")
+		p.add(Fail, "rules", "skip delete instead of ttl, which leaves out all deletions",
+			"--skip …=ttl is not possible with a sharded source or target")
 	}
 	if p.Source.Same(p.Target) {
 		p.add(Fail, "identity", "check --source and --target", "source and target are the same %s",
@@ -110,7 +108,7 @@ func (p sides) shards() {
 	for _, s := range p.Shards.Cluster().Shards {
 		names = append(names, s.Name)
 		if s.Info.Version.OlderThan(p.Source.Info.Version.Series()) {
-			p.add(Fail, "shards", "upgrade it", "shard %s is of MongoDB %s, older than the router", s.Name, s.Info.Version)
+			p.add(Fail, "shards", "upgrade it", "shard %s runs MongoDB %s, older than the router", s.Name, s.Info.Version)
 		}
 		if s.Same(p.Target) {
 			p.add(Fail, "identity", "check --source and --target", "the target is a shard of the source, %s", s.Name)
@@ -130,7 +128,7 @@ func (p sides) versions() {
 				"MongoDB %s is older than %d.%d", v, oldest.Major, oldest.Minor)
 		case newest.OlderThan(v.Series()):
 			p.add(Warn, name, "try it with a copy of the data first, and compare with millrace verify",
-				"MongoDB %s is untested: it is newer than %d.%d, the newest series that millrace is tested with", v, newest.Major,
+				"MongoDB %s is untested: the newest tested series is %d.%d", v, newest.Major,
 				newest.Minor)
 		}
 	}

@@ -26,7 +26,7 @@ func (p stored) resume(context.Context) error {
 		if p.Mode == state.ModeIncremental {
 			_, reverses := state.StartAtJob(p.StartAt)
 			if _, err := mongo.ParseOpTime(p.StartAt); err != nil && !reverses {
-				p.add(Fail, "start", "give the position that the target's data stand at, e.g. --start-at 1700000000:1",
+				p.add(Fail, "start", "give the position of the target's data, e.g. --start-at 1700000000:1",
 					"incremental mode of a new job needs --start-at with a position, a time or job:NAME (got %q)", p.StartAt)
 			}
 		}
@@ -37,20 +37,20 @@ func (p stored) resume(context.Context) error {
 	switch {
 	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart",
-			"job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
+			"job %s started with --mode %s and continues only with it", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and "+
-			"--history, another --job, or --restart", "job %s was begun with other rules", p.Job)
+			"--history, another --job, or --restart", "job %s started with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
-		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+		p.add(Fail, "job", "use another --job, or --restart", "job %s started between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized && job.OnlyCopied() && !p.Mode.EndsByItself():
 		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart",
 			job.Applied)
 		if p.Source.Info.Kind == mongo.KindSharded {
 			then = "copy and follow with --restart, or with another --job"
 		}
-		p.add(Fail, "mode", then, "job %s ended with --mode full at %s: it does not go on with --mode %s", p.Job, job.Applied,
-			p.Mode)
+		p.add(Fail, "mode", then, "job %s ended with --mode full at %s: it cannot continue with --mode %s",
+			p.Job, job.Applied, p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
 		if at.IsZero() { // by an older version
@@ -62,8 +62,8 @@ func (p stored) resume(context.Context) error {
 		}
 		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
 	case !p.Keys.Fits(p.Rules, job.Keys):
-		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart",
-			"job %s was begun with another key to mask by: the target would have values of both", p.Job)
+		p.add(Fail, "rules", "use the same key, another --job, or --restart",
+			"job %s started with another key for masks: the target would have values of both", p.Job)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
@@ -78,7 +78,7 @@ func (p stored) alive(found bool) error {
 	life, err := p.seen.life()
 	if err == nil && life == state.Running {
 		job, _, _ := p.seen.job()
-		p.add(Fail, "job", "stop that process first", "cannot begin job %s anew: %s runs it", p.Job, job.Owner)
+		p.add(Fail, "job", "stop that process first", "cannot restart job %s: %s runs it", p.Job, job.Owner)
 	}
 	return err
 }
@@ -114,7 +114,7 @@ func (p stored) history(context.Context) error {
 	}
 	if p.onExisting() == state.ExistingMerge {
 		fail("use --on-existing fail or drop",
-			"with --on-existing merge the target may have documents that are no versions of this job")
+			"with --on-existing merge the target may have documents other than versions of this job")
 	}
 	if p.Skips {
 		fail("use --on-conflict stop",

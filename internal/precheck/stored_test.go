@@ -29,15 +29,15 @@ func TestResume(t *testing.T) {
 	}{
 		{"goes on", func(*planner, *state.Job) {}, "ok resume: continues job j in phase following at 1700000000:1"},
 		{"structure", func(p *planner, _ *state.Job) { p.Mode = state.ModeStructure },
-			"fail mode: job j was begun with --mode all"},
+			"fail mode: job j started with --mode all"},
 		{"other rules", func(_ *planner, j *state.Job) { j.Rules = "include a" },
-			"fail rules: job j was begun with other rules"},
+			"fail rules: job j started with other rules"},
 		{"other source", func(_ *planner, j *state.Job) { j.SourceSet = bson.ObjectID{9} },
-			"fail job: job j was begun between other clusters"},
+			"fail job: job j started between other clusters"},
 		{"other target", func(_ *planner, j *state.Job) { j.TargetSet = bson.ObjectID{9} },
-			"fail job: job j was begun between other clusters"},
+			"fail job: job j started between other clusters"},
 		{"other key", func(p *planner, j *state.Job) { p.Keys, j.Keys = &transform.Keys{}, "token:another" },
-			"fail rules: job j was begun with another key to mask by"},
+			"fail rules: job j started with another key for masks"},
 		{"copied only", func(_ *planner, j *state.Job) { j.Phase, j.Ended = state.PhaseFinalized, state.ModeFull },
 			"fail mode: job j ended with --mode full at 1700000000:1"},
 		{"copied again", func(p *planner, j *state.Job) {
@@ -65,7 +65,7 @@ func TestResume(t *testing.T) {
 
 // TestRestartOfARunningJob: a process that runs the job keeps it from beginning anew.
 func TestRestartOfARunningJob(t *testing.T) {
-	for life, want := range map[state.Life][]string{state.Running: {"fail job: cannot begin job j anew: db1/7 runs it"},
+	for life, want := range map[state.Life][]string{state.Running: {"fail job: cannot restart job j: db1/7 runs it"},
 		state.Silent: nil, state.Finalized: nil} {
 		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
 		p.Restart = true

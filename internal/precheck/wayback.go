@@ -41,10 +41,11 @@ func (p returning) wayBack(ctx context.Context) error {
 		was.Reason = "it was finalized by a version that stored no position of shards"
 		fallthrough
 	case was.Reason != "":
-		p.add(Fail, wayBack, "copy in the other direction, with --on-existing drop", "job %s has none: %s", name, was.Reason)
+		p.add(Fail, wayBack, "copy in the other direction, with --on-existing drop", "job %s stored no way back: %s",
+			name, was.Reason)
 		return nil
 	case known && (was.TargetSet != src || was.SourceSet != dst):
-		p.add(Fail, wayBack, "check source and target: they are those of job "+name+", exchanged",
+		p.add(Fail, wayBack, "exchange source and target of job "+name,
 			"job %s was finalized between other clusters", name)
 		return nil
 	}
@@ -62,14 +63,14 @@ func (p returning) inverse(was state.Finished) error {
 		err = reverse.Holds(transform.ParseConfig(p.Rules.String()), back)
 	}
 	if err != nil {
-		p.add(Fail, wayBack, "millrace reverse makes the rules that lead back", "%v", err)
+		p.add(Fail, wayBack, "let millrace reverse make the rules", "%v", err)
 		return nil
 	}
 	p.ok(wayBack, "follows from %s, where job %s was finalized; rules: %s", was.Position.At, was.ID, p.Rules)
 	refusing := reverse.Refusing(losses, p.AcceptLoss)
 	for _, l := range losses {
 		if slices.ContainsFunc(refusing, func(r reverse.Loss) bool { return r.String() == l.String() }) {
-			p.add(Fail, "loss: "+l.Name, "--accept-loss "+l.Name+" goes on all the same", "%s", l)
+			p.add(Fail, "loss: "+l.Name, "--accept-loss "+l.Name+" continues anyway", "%s", l)
 		} else {
 			p.add(Warn, "loss: "+l.Name, "", "%s", l)
 		}
@@ -98,8 +99,8 @@ var errFound = errors.New("found")
 // targetChanges looks for what was written to the old cluster after the cut-over: the new one does
 // not have it. What expires there by itself expires on the new one, too.
 func (p returning) targetChanges(ctx context.Context, was state.Finished) error {
-	level, hint := Fail, "compare with millrace verify; --accept-loss "+reverse.TargetChanges+" goes on, and leaves what "+
-		"was written there as it is, or replaces it"
+	level, hint := Fail, "compare with millrace verify; --accept-loss "+reverse.TargetChanges+" continues, and keeps or "+
+		"replaces the later writes"
 	if slices.Contains(p.AcceptLoss, reverse.TargetChanges) {
 		level, hint = Warn, ""
 	}

@@ -40,8 +40,8 @@ func TestZoneNeeds(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := &needs{have: grants{p}, seen: map[string]bool{}}
-		access{&planner{Input: Input{Wishes: &placing.Source{}}}}.zoneNeeds(now,
-			sharding{wishes: zones(c.zones...), from: from, shards: shards})
+		access{&planner{Input: Input{Desired: &placing.Source{}}}}.zoneNeeds(now,
+			sharding{desired: zones(c.zones...), from: from, shards: shards})
 		if got := now.text(); got != c.want {
 			t.Errorf("%s, zones %v: %s, want %s", c.have, c.zones, got, c.want)
 		}
@@ -80,20 +80,20 @@ func TestZones(t *testing.T) {
 		{"to come", []string{"ASIA=s1"}, placing.Desired{}, nil, func(p *planner) { p.AllowMissing = true },
 			[]string{"warn zones: --zone ASIA matches no zone of the source"}},
 		{"another key", nil, placing.Desired{Unzoned: true}, nil, nil,
-			[]string{"warn zones: a.b has zones on the source, which do not come along: its shard key on the target is none"}},
+			[]string{"warn zones: a.b has zones on the source that are not copied: its shard key on the target is none"}},
 		{"of the target", nil, wanted, []placing.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn zones: the zones that the target has for a.b stay as they are: EU from "}},
 		{"as on the target", nil, wanted, wanted.Zones, func(p *planner) { p.targetHas("a.b") }, nil},
 		{"replica set", []string{"EU=s0"}, wanted, nil, func(p *planner) { p.Source.Info.Kind = mongo.KindReplicaSet },
-			[]string{"fail zones: the source is no sharded cluster, so that it has no zones"}},
+			[]string{"fail zones: the source is not a sharded cluster and has no zones"}},
 	} {
 		zones, err := placing.ParseZones(c.rules)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := between(mongo.KindSharded, mongo.KindSharded)
-		p.Wishes = &placing.Source{Zones: zones}
-		s := sharding{wishes: map[string]placing.Desired{"a.b": c.of}, zones: map[string][]placing.Zone{"a.b": c.have},
+		p.Desired = &placing.Source{Zones: zones}
+		s := sharding{desired: map[string]placing.Desired{"a.b": c.of}, zones: map[string][]placing.Zone{"a.b": c.have},
 			from: from, shards: []placing.Shard{{Name: "s0"}, {Name: "s1"}, {Name: "s2", Draining: true}}}
 		if c.change != nil {
 			c.change(p)

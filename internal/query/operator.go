@@ -314,7 +314,7 @@ func typeOf(v value, at place) (leaf, error) {
 	for _, v := range list {
 		types := typesOf(v)
 		if types == nil {
-			return nil, at.refuse("%s is no type; use a name such as \"string\" or \"number\", or its number", describe(v))
+			return nil, at.refuse("%s is not a type; use a name such as \"string\" or \"number\", or its number", describe(v))
 		}
 		for _, t := range types {
 			l.types[t] = true

@@ -51,7 +51,7 @@ func (at place) refuse(format string, args ...any) error {
 
 func checkBytes(filter bson.Raw) error {
 	if !sound(filter, bsonraw.MaxDepth) {
-		return place{}.refuse("it is no valid BSON document")
+		return place{}.refuse("it is not a valid BSON document")
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func unsupported(name, known string) string {
 		return fmt.Sprintf("%s is not supported here; for a DBRef compare its fields by their paths, such as \"owner.$id\"",
 			name)
 	}
-	return fmt.Sprintf("%s is no operator here; %s", name, known)
+	return fmt.Sprintf("%s is not an operator here; %s", name, known)
 }
 
 func describe(v value) string {

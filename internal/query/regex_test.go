@@ -162,7 +162,7 @@ func TestRefusedRegexes(t *testing.T) {
 		"[[:alpha:]-z]": "behind a class",
 		"^*":            "assertion", "\\b+": "assertion", "a{1001}": "up to 1000", "a{5,2}": "up to 1000", "(?U)a": "(?U",
 		"(?|a)": "(?|", "(?#a)": "(?#", "\\xq": "hexadecimal",
-		"\\x{110000}": "no character", "\\x{d800}": "no character", "\xff": "UTF-8", "\\cA": `\c`,
+		"\\x{110000}": "not a character", "\\x{d800}": "not a character", "\xff": "UTF-8", "\\cA": `\c`,
 		"(?<a>b)(?P<a>c)": "name a", "a\x00": "NUL", "a\\Qb": "without", "a\\Q": "without", "\\Qa\\": "without",
 		"(?x)a # c": "newline", "(?x)#": "newline", "(?--i)a": "(?-", "[a-\\d]": `\d`,
 		"\\é": `\é`, strings.Repeat("(", 60) + strings.Repeat(")", 60): "deeper",

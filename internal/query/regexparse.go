@@ -421,7 +421,7 @@ func (p *regexParser) hex() (rune, error) {
 	case err != nil || braces && !p.sees("}") || !braces && len(digits) != 2:
 		return 0, errors.New("\\x needs two hexadecimal digits, or up to six in braces")
 	case !utf8.ValidRune(rune(n)):
-		return 0, fmt.Errorf("\\x{%s} is no character", digits)
+		return 0, fmt.Errorf("\\x{%s} is not a character", digits)
 	}
 	return rune(n), nil
 }

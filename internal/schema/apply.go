@@ -350,7 +350,7 @@ func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) 
 	case !ok:
 		return skipped("%s is gone on the target", ns), nil
 	case have.Type != TypeView:
-		return skipped("%s is no view", ns), nil
+		return skipped("%s is not a view", ns), nil
 	}
 	return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 }

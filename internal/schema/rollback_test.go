@@ -65,23 +65,23 @@ func TestListingRolledBack(t *testing.T) {
 	do(t, c, "d", `{"drop":"stays","writeConcern":{"w":1}}`)
 	do(t, c, "d", `{"create":"never","writeConcern":{"w":1}}`)
 
-	told := make(chan string, 3)
+	reported := make(chan string, 3)
 	go func() {
 		_, found, err := ListOne(t.Context(), c, "d", uuid)
 		if err == nil && !found {
-			told <- "ListOne: it is gone"
+			reported <- "ListOne: it is gone"
 		} else if err != nil && mongo.Classify(err) != mongo.ClassRetry {
-			told <- "ListOne: " + err.Error()
+			reported <- "ListOne: " + err.Error()
 		} else {
-			told <- ""
+			reported <- ""
 		}
 	}()
 	go func() {
 		gone, err := c.Vanished(t.Context(), "d", uuid)
 		if gone || err != nil && mongo.Classify(err) != mongo.ClassRetry {
-			told <- "it has vanished"
+			reported <- "it has vanished"
 		} else {
-			told <- ""
+			reported <- ""
 		}
 	}()
 	go func() {
@@ -92,17 +92,17 @@ func TestListingRolledBack(t *testing.T) {
 		}
 		switch {
 		case err != nil:
-			told <- "Pin: " + err.Error()
+			reported <- "Pin: " + err.Error()
 		case len(snap.Collections) != 1 || snap.Collections[0].NS != "d.stays":
-			told <- "Pin: the catalog is another"
+			reported <- "Pin: the catalog is another"
 		default:
-			told <- ""
+			reported <- ""
 		}
 	}()
 	select {
-	case s := <-told:
-		t.Errorf("told before it was majority-committed: %s", s)
-		told <- s
+	case s := <-reported:
+		t.Errorf("reported before it was majority-committed: %s", s)
+		reported <- s
 	case <-time.After(time.Second):
 	}
 	if err := l.Members()[primary].Kill(); err != nil {
@@ -113,7 +113,7 @@ func TestListingRolledBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if s := <-told; s != "" {
+		if s := <-reported; s != "" {
 			t.Error(s)
 		}
 	}

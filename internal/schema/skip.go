@@ -62,9 +62,9 @@ func CheckSkip(c Collection, rules *transform.Set) error {
 	default:
 		return checkKept(c, rules)
 	}
-	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped or become others: %s", c.NS, why),
-		fmt.Sprintf("have the patterns of --skip and --soft-delete leave it out (--skip '%s=none' before others does), or "+
-			"--exclude it", c.NS))
+	return mongo.WithHint(fmt.Errorf("cannot skip or change operations on documents of %s: %s", c.NS, why),
+		fmt.Sprintf("let no pattern of --skip and --soft-delete match it (put --skip '%s=none' first), or --exclude it",
+			c.NS))
 }
 
 func explain(list []Difference, rules *transform.Set) {

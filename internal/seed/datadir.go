@@ -40,7 +40,7 @@ func openDataDir(dir string) (*dataDir, error) {
 	d := &dataDir{path: real}
 	raw, err := d.ReadFile(storageFile)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: %s is no data directory: %w", dir, err),
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is not a data directory: %w", dir, err),
 			"name the dbPath of a mongod with the WiredTiger engine")
 	}
 	if string(raw) == poisonText {

@@ -133,7 +133,7 @@ func (t *guardedLock) Release() error {
 	select {
 	case <-t.done:
 	case <-time.After(releaseWait):
-		return mongo.WithHint(errors.New("seed: cannot reach the member to unlock it; the guardian process goes on trying"),
+		return mongo.WithHint(errors.New("seed: cannot reach the member to unlock it; the guardian process keeps trying"),
 			"if the member is up and locked, run db.fsyncUnlock() on it")
 	}
 	t.mu.Lock()
@@ -146,8 +146,8 @@ func (t *guardedLock) Release() error {
 	case t.last.Released && !early && t.last.InTime:
 		return nil
 	case t.last.Released:
-		return mongo.WithHint(fmt.Errorf("seed: the lock ended by its limit after %.1f s", t.last.Seconds),
-			"allow more with --lock-limit; the next attempt uses what was copied")
+		return mongo.WithHint(fmt.Errorf("seed: --lock-limit ended the lock after %.1f s", t.last.Seconds),
+			"raise --lock-limit; the next attempt uses what was copied")
 	}
 	return errors.Join(errors.New("seed: the guardian of the lock was killed"), t.standIn())
 }

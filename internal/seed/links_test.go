@@ -142,7 +142,7 @@ func relink(dir, name, to string) error {
 // What the server has beside its data, and what is not the server's, is not copied;
 // of the latter the operator is told, unless the way to tell is to refuse.
 func TestOtherFilesAreTold(t *testing.T) {
-	told := func(name string) (message string, refused bool) {
+	reported := func(name string) (message string, refused bool) {
 		dir := fakeMember(t)
 		engine(t, dir)
 		must(t, os.Remove(filepath.Join(dir, "secret.pem")))
@@ -161,18 +161,18 @@ func TestOtherFilesAreTold(t *testing.T) {
 	for _, name := range []string{"diagnostic.data/metrics.1", "_tmp/extsort.1", "rollback/a.b/removed.bson",
 		"WiredTiger.lock", "WiredTigerStat.1", "journal/WiredTigerPreplog.0000000001", "_tmp/spilldb/WiredTiger.wt",
 		"lost+found/x.wt"} {
-		if message, _ := told(name); message != "" {
+		if message, _ := reported(name); message != "" {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
 	for _, name := range []string{"key", ".hidden", "mongod.log", "db/x", "journal/x", "journal/x.wt",
 		"sub/WiredTiger.turtle"} {
-		if message, refused := told(name); refused || !strings.Contains(message, name) {
+		if message, refused := reported(name); refused || !strings.Contains(message, name) {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
 	for _, name := range []string{"key.store/local", "key.db/key.wt", "_repair_incomplete", newSetMark} {
-		if message, refused := told(name); !refused || strings.Contains(message, "not copied: ") &&
+		if message, refused := reported(name); !refused || strings.Contains(message, "not copied: ") &&
 			!strings.HasPrefix(name, "key") && !strings.Contains(message, name) {
 			t.Errorf("%s: %s", name, message)
 		}

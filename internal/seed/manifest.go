@@ -167,7 +167,7 @@ func (b blockSize) perRange() int64 { return rangeBytes / int64(b) }
 func checkPath(p string) error {
 	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
 	if p == "." || len(p) > 1024 || !fs.ValidPath(p) || strings.ContainsAny(p, "\\\x00") || widest.kindOf(p) != needed {
-		return fmt.Errorf("seed: %q is no file of a data directory", p)
+		return fmt.Errorf("seed: %q is not a file of a data directory", p)
 	}
 	return nil
 }

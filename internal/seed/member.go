@@ -143,7 +143,7 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: cfg}}).Err()
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("seed: cannot initiate the set %s: %w", name, err),
-			"the copy is ready: initiate it by hand")
+			"the copy is complete: initiate the set by hand")
 	}
 	return pace.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		h, err := hello(ctx, c) // connections end when a set begins

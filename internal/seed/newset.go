@@ -382,7 +382,7 @@ func (h *expiries) deferOne(ctx context.Context, db *driver.Database, c expiring
 		index, _ = spec.Lookup("name").StringValueOK()
 		seconds, ok := expiry.Seconds(v)
 		if !ok {
-			return errors.New("the expiry of index " + index + " is no number")
+			return errors.New("the expiry of index " + index + " is not a number")
 		}
 		expire, mod = seconds, bson.E{Key: "index",
 			Value: bson.D{{Key: "name", Value: index}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}}

@@ -164,7 +164,7 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	switch {
 	case h.SetName == "":
 		p.Origin.State = "standalone"
-		p.fail("source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
+		p.fail("source state", "the source is not a member of a replica set", "millrace sync copies from a standalone server")
 	case h.Primary:
 		p.Origin.State = "PRIMARY"
 	case h.Secondary:

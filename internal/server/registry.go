@@ -228,7 +228,7 @@ func (r Registry) Find(ctx context.Context, w Wanted) (Record, error) {
 		return Record{}, mongo.WithHint(errors.New("no such sync runs on this machine"), "these run: "+list(all))
 	}
 	return Record{}, mongo.WithHint(errors.New("no sync runs on this machine under this user"),
-		"for one elsewhere give --address and set MILLRACE_TOKEN to its token; for one that has ended give --target")
+		"for a sync elsewhere give --address and set MILLRACE_TOKEN; for one that has ended give --target")
 }
 
 // HostPort is an address without its scheme.

@@ -35,7 +35,7 @@ type Alert struct {
 	ResolvedAt *time.Time `json:"resolvedAt,omitempty"`
 	Ending     string     `json:"ending,omitempty"`
 	// Receivers were notified of the present state.
-	Told bool `json:"told"`
+	Notified bool `json:"told"`
 	// Mark counts the refused documents of which receivers were notified.
 	Mark int64 `json:"mark,omitempty"`
 	Stored

@@ -127,7 +127,7 @@ func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 	}
 	if job.Version > FormatVersion {
 		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by a newer millrace (format %d, this one knows %d)",
-			s.o.Job, job.Version, FormatVersion), "use that version, or begin anew with --restart")
+			s.o.Job, job.Version, FormatVersion), "use that version, or start again with --restart")
 	}
 	return job, true, nil
 }

@@ -293,8 +293,7 @@ func (p *recording) tell(ev *stream.Event, place int32) error {
 	if !ev.Until.IsZero() {
 		return mongo.WithHint(
 			errors.New(
-				"what --fields make of this change is not known without the document, which the source tells as of a later time "+
-					"only"),
+				"--fields needs the document as of this change, but the source has only a later version"),
 			"map fewer fields of the collection, or leave it out of --history; then start again with --restart")
 	}
 	ev.Key.Shard = nil
@@ -330,8 +329,8 @@ func (p *recording) tell(ev *stream.Event, place int32) error {
 
 func changed(before bson.Raw, ev *stream.Event) (bson.Raw, error) {
 	if before == nil {
-		return nil, mongo.WithHint(errors.New("an update of a document of which the target has no version"),
-			"something else changes the collection of versions on the target; start again with --restart")
+		return nil, mongo.WithHint(errors.New("the target has no version of an updated document"),
+			"stop other writers to the versions on the target, then start again with --restart")
 	}
 	d, err := ev.Update()
 	if err != nil {
@@ -339,8 +338,8 @@ func changed(before bson.Raw, ev *stream.Event) (bson.Raw, error) {
 	}
 	doc, skipped, err := delta.Apply(nil, before, d)
 	if err == nil && skipped > 0 {
-		err = mongo.WithHint(errors.New("an update does not fit the version before it on the target"),
-			"something else changes the collection of versions on the target; start again with --restart")
+		err = mongo.WithHint(errors.New("an update does not fit the previous version on the target"),
+			"stop other writers to the versions on the target, then start again with --restart")
 	}
 	return doc, err
 }
@@ -357,9 +356,8 @@ func (p *recording) changeCopy(ev *stream.Event) (err error) {
 	switch ev.Kind {
 	case stream.Upsert:
 		return mongo.WithHint(errors.New(
-			"a user's applyOps command updates a document, or makes it, while the copy is under way: which of the two it does "+
-				"not say"),
-			"start again with --restart when such commands are done")
+			"a user's applyOps command during the copy: cannot tell whether it updates or inserts a document"),
+			"start again with --restart after the last such command")
 	case stream.Update:
 		var out []byte
 		if out, err = versions.AppendUpdate(made.room(len(ev.Doc)), ev.Form, ev.Doc, ev.At.TS); err != nil {

@@ -105,8 +105,8 @@ func (r *retainer) lead(ev *stream.Event) (bool, error) {
 }
 
 func (c *Retained) unknown(ev *stream.Event) error {
-	return mongo.WithHint(fmt.Errorf("%s, _id %s changes before the copy of the collection has ended, which "+
-		"was %s; that rename is skipped, and another collection of the old name may have replaced the document",
+	return mongo.WithHint(fmt.Errorf("%s, _id %s changed during the copy of %s, whose rename is skipped; "+
+		"another collection of the old name may have replaced the document",
 		ev.NS, bsonraw.IDText(ev.Key.ID), c.NS), "start the job again with --restart")
 }
 

@@ -279,8 +279,8 @@ func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.S
 		return mongo.WithHint(
 			fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", unused), hint)
 	case chosen != "":
-		return mongo.WithHint(fmt.Errorf("%s was to be compared, and is nothing that the job keeps,"+
-			" neither on the source nor on the target", chosen),
+		return mongo.WithHint(fmt.Errorf("%s matches nothing that the job keeps, "+
+			"neither on the source nor on the target", chosen),
 			"look for a mistyped name; patterns are db.coll or db.*")
 	case len(names) == 0 && rules.String() != (*transform.Set)(nil).String():
 		return mongo.WithHint(errors.New("the rules leave nothing to compare, neither on the source nor on the target"), hint)

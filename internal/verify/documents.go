@@ -50,7 +50,7 @@ func (e *Engine) identities(now map[string]bson.Binary) error {
 				" (UUID %x)", is.Data, was.Data)
 		}
 		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: %s", ns, why),
-			"verify again, and go on with what that finds")
+			"verify again, and repair what that finds")
 	}
 	return nil
 }

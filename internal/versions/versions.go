@@ -69,7 +69,7 @@ func Parse(doc bson.Raw) (v Version, err error) {
 		v.Op, ok = bsonraw.Value(doc, opField).StringValueOK()
 	}
 	if !ok {
-		return v, fmt.Errorf("a document that is no version of another one, _id %s", bsonraw.IDText(bsonraw.IDOf(doc)))
+		return v, fmt.Errorf("a document that is not a version of another one, _id %s", bsonraw.IDText(bsonraw.IDOf(doc)))
 	}
 	v.At.T, v.At.I, _ = bsonraw.Value(doc, atField).TimestampOK()
 	if d := bsonraw.Value(doc, docField); d.Type == bsoncore.TypeEmbeddedDocument {
@@ -169,7 +169,7 @@ func appendPaths(dst []byte, modifier bsonraw.ID) ([]byte, error) {
 	}
 	for f, ok := range bsonraw.Fields(modifier.Data) {
 		if !ok {
-			return nil, errors.New("an update that is no valid BSON")
+			return nil, errors.New("an update that is not valid BSON")
 		}
 		dst = append(append(dst, byte(f.Type)), docField...)
 		dst = append(append(append(dst, '.'), f.Name...), 0)

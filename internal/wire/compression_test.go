@@ -26,8 +26,8 @@ func TestChooser(t *testing.T) {
 			squeezed: 300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told := 0
-			ch := chooser{rtt: func() time.Duration { return c.rtt }, changed: func(c Compression) { told++ }}
+			reported := 0
+			ch := chooser{rtt: func() time.Duration { return c.rtt }, changed: func(c Compression) { reported++ }}
 			now := time.Unix(1000, 0)
 			pass := func(during time.Duration) {
 				const underWay = 4
@@ -57,8 +57,8 @@ func TestChooser(t *testing.T) {
 			}
 			if c.on {
 				c.squeezed = 2 * c.plain // the data change
-				if pass(3 * time.Minute); ch.compression().On || told != 2 {
-					t.Errorf("after other data: %+v, told %d times", ch.compression(), told)
+				if pass(3 * time.Minute); ch.compression().On || reported != 2 {
+					t.Errorf("after other data: %+v, reported %d times", ch.compression(), reported)
 				}
 			}
 		})

@@ -113,7 +113,7 @@ func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, error) {
 	if v, err := c.LookupErr(field); err == nil {
 		arr, ok := v.ArrayOK()
 		if !ok || len(arr) < 5 {
-			return nil, errors.New("reply's batch is no array")
+			return nil, errors.New("reply's batch is not an array")
 		}
 		b.docs = arr[4 : len(arr)-1]
 		b.Size = len(b.docs)
@@ -132,7 +132,7 @@ func (b *Batch) Each(fn func(doc []byte) error) error {
 	rest := b.docs
 	for len(rest) > 0 {
 		if rest[0] != byte(bson.TypeEmbeddedDocument) {
-			return errors.New("batch element is no document")
+			return errors.New("batch element is not a document")
 		}
 		i := 1
 		for i < len(rest) && rest[i] != 0 { // the array key

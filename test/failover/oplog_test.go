@@ -128,7 +128,7 @@ func (s *small) await(p *test.Process, text string) {
 	}
 }
 
-// failed wants a process to have ended with a code and told why.
+// failed wants a process to have ended with a code and a reason.
 func (s *small) failed(p *test.Process, code int, texts ...string) {
 	s.t.Helper()
 	if err := p.Wait(4 * time.Minute); err == nil || p.ExitCode() != code {

@@ -17,15 +17,15 @@ import (
 	"github.com/millrace/millrace/test/testseed"
 )
 
-// tally is what a soak did.
-type tally struct {
+// counts is what a soak did.
+type counts struct {
 	rounds, marks, kills, killsAtFaults, rolls, comparisons, differences int
 	operations, steps, refused                                           int64
 	faults                                                               map[string]int
 }
 
 // String is a report of several lines.
-func (n tally) String() string {
+func (n counts) String() string {
 	var s strings.Builder
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(n.faults)) {
@@ -49,7 +49,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Skip("MILLRACE_SOAK says for how long; see make soak")
 	}
-	done := tally{faults: map[string]int{}}
+	done := counts{faults: map[string]int{}}
 	seed := testseed.Of(t)
 	for began := time.Now(); time.Since(began) < long && !t.Failed(); seed++ {
 		testseed.Set(t, seed)
@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func soakRound(t *testing.T, done *tally, long time.Duration) {
+func soakRound(t *testing.T, done *counts, long time.Duration) {
 	b := newBench(t, soakSchema, 0)
 	histories := b.writeHistories()
 	r := rand.New(rand.NewPCG(b.seed, 3))

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,17 +32,22 @@ func anchors(page string) map[string]bool {
 	return out
 }
 
-// TestLinks follows the links of all pages to files and headings of the tree.
-func TestLinks(t *testing.T) {
+// pages are the names of all pages of the tree.
+func pages(t *testing.T) []string {
+	t.Helper()
 	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.md").Output()
 	if err != nil {
 		t.Skip("not a checkout")
 	}
+	return slices.DeleteFunc(strings.Fields(string(list)), func(name string) bool {
+		return strings.Contains(name, "testdata/")
+	})
+}
+
+// TestLinks follows the links of all pages to files and headings of the tree.
+func TestLinks(t *testing.T) {
 	followed := 0
-	for _, name := range strings.Fields(string(list)) {
-		if strings.Contains(name, "testdata/") {
-			continue
-		}
+	for _, name := range pages(t) {
 		path := filepath.Join(root, name)
 		text, err := os.ReadFile(path)
 		if err != nil {

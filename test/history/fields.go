@@ -32,7 +32,7 @@ func (g *Generator) Fields() (rules []string) {
 		}
 		text, err := bson.MarshalExtJSON(g.mapping(), true, false)
 		if err != nil {
-			panic(fmt.Errorf("generated what is no rule: %w", err))
+			panic(fmt.Errorf("generated what is not a rule: %w", err))
 		}
 		rules = append(rules, "DB."+coll+"="+string(text))
 	}

@@ -30,7 +30,7 @@ func (g *Generator) Filters() (rules []string) {
 		}
 		filter, err := bson.MarshalExtJSON(g.filter(2), true, false)
 		if err != nil {
-			panic(fmt.Errorf("generated what is no filter: %w", err))
+			panic(fmt.Errorf("generated what is not a filter: %w", err))
 		}
 		rules = append(rules, "DB."+coll+"="+string(filter))
 	}

@@ -84,7 +84,7 @@ func (g *Generator) indexSpec(coll string) bson.D {
 		n = 11 // a server of 6.0 refuses it in a capped collection, older ones do not
 	}
 	if (n == 0 || n == 8) && slices.Contains(g.marked, "DB."+coll+"=gone_at") {
-		n = 11 // what is deleted on the source keeps its keys on the target: a conflict that has to be told
+		n = 11 // what is deleted on the source keeps its keys on the target: a conflict that must be reported
 	}
 	switch n {
 	case 0:

@@ -72,18 +72,18 @@ func original(from, to side) []string { return []string{"--source", from.uri, "-
 func (b *bed) cutOver(p *test.Process) {
 	b.Helper()
 	b.ok(p.Finalize(b.Context()))
-	b.ok(p.Wait(patience))
+	b.ok(p.Wait(waitLimit))
 }
 
-// patience bounds the wait for the end of a command.
-const patience = 4 * time.Minute
+// waitLimit bounds the wait for the end of a command.
+const waitLimit = 4 * time.Minute
 
 // same wants nothing to differ.
 func (b *bed) same(from, to side, rules []string) {
 	b.Helper()
 	args := append([]string{"verify", "--recheck-for", "20s"}, original(from, to)...)
 	p := test.Start(b.T, b.bin, append(args, rules...)...)
-	if err := p.Wait(patience); err != nil {
+	if err := p.Wait(waitLimit); err != nil {
 		b.Fatalf("verify: %v\n%s", err, p.Output())
 	}
 }
@@ -243,7 +243,7 @@ func TestLosses(t *testing.T) {
 	watch.Kill()
 	b.refused("loss: drop", reverse...)
 	b.refused("loss: filter", append(reverse, "--accept-loss", "drop", "--dry-run")...)
-	b.refused(`"other" is no loss`, append(reverse, "--accept-loss", "other")...)
+	b.refused(`"other" is not a loss`, append(reverse, "--accept-loss", "other")...)
 	b.refused("no such job", append([]string{"reverse", "--job", "other"}, original(b.old, b.new)...)...)
 	b.refused("other clusters", "sync", "--job", "x", "--mode", "incremental", "--start-at", "job:shop", "--source",
 		b.new.uri, "--target", lab.ForTest(t, lab.Options{}).URI())

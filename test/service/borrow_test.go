@@ -34,8 +34,8 @@ func (b *bed) fillLarge(db, coll string, megabytes int) {
 	}
 }
 
-// borrower is what the owner says of a worker that copies a part.
-func (b *bed) borrower(name string) assign.Figures {
+// assistant is what the owner says of a worker that copies a part.
+func (b *bed) assistant(name string) assign.Figures {
 	if j := b.job(); j != nil && j.Report != nil && j.Report.Status != nil {
 		return assigntest.Of(name, j.Report.Status.Copy.Workers)
 	}
@@ -45,14 +45,14 @@ func (b *bed) borrower(name string) assign.Figures {
 // copies waits until a worker has copied more of another one's job than it had.
 func (b *bed) copies(name string) {
 	b.Helper()
-	had := b.borrower(name).Docs
-	b.until(name+" copies a part", func() bool { s := b.borrower(name); return s.Docs > had && s.Parts > 0 })
+	had := b.assistant(name).Docs
+	b.until(name+" copies a part", func() bool { s := b.assistant(name); return s.Docs > had && s.Parts > 0 })
 }
 
 // givenUp waits until the owner has taken back what a worker had.
 func (b *bed) givenUp(name string) {
 	b.Helper()
-	b.until(name+" is given up", func() bool { s := b.borrower(name); return s.Why != "" && s.Parts == 0 })
+	b.until(name+" is given up", func() bool { s := b.assistant(name); return s.Why != "" && s.Parts == 0 })
 	b.copying()
 }
 

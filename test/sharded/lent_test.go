@@ -283,7 +283,7 @@ func (l *logged) has(text string) bool {
 	return strings.Contains(l.all.String(), text)
 }
 
-// name is that of the connections over which the job's one borrower writes.
+// name is that of the connections over which the job's one assistant writes.
 func (l *lent) name() string {
 	l.Helper()
 	doc, err := l.target.Database("millrace").Collection("jobs").FindOne(l.Context(),

@@ -213,7 +213,7 @@ func (b *bed) zonePlans(spec job.Spec) {
 	}
 	b.says(spec, "ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the "+
 		"source's shard has); US has s1 (s1 is",
-		"warn zones: d.ruled has zones on the source, which do not come along: its shard key on the target is none")
+		"warn zones: d.ruled has zones on the source that are not copied: its shard key on the target is none")
 	b.says(with("EU=s1,s0", "US=none"), "zones: EU has s0, s1 (s0, s1 are added)")
 	b.says(with("EU=s7"), "fail zones: --zone EU=s7: the target has no such shard s7, or it is being removed | did you "+
 		"mean s0? the target has s0, s1")
@@ -226,9 +226,9 @@ func (b *bed) zonePlans(spec job.Spec) {
 	set := with("EU=s0")
 	set.Source = lab.ForTest(b.T, lab.Options{}).URI()
 	set.Shard, set.AllowMissing = nil, true
-	b.says(set, "fail zones: the source is no sharded cluster")
+	b.says(set, "fail zones: the source is not a sharded cluster")
 	set.Source, set.Target = spec.Source, set.Source
-	b.says(set, "fail zones: the target is no sharded cluster")
+	b.says(set, "fail zones: the target is not a sharded cluster")
 }
 
 // sameZones wants collections to have the same zones on both sides.

@@ -113,7 +113,7 @@ func TestShardedTargetPrecheck(t *testing.T) {
 
 	back := with("d.orders=x:1")
 	back.Target = lab.ForTest(t, lab.Options{}).URI()
-	b.says(back, "fail sharding: the target is no sharded cluster")
+	b.says(back, "fail sharding: the target is not a sharded cluster")
 	shard := spec
 	shard.Source = b.lab.Shards()[0].URI()
 	b.says(shard, "fail deployment: source: ", "is the shard s0 of a sharded cluster")

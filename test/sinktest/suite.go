@@ -57,8 +57,8 @@ func run(t *testing.T, empty func(t *testing.T) Target, seed uint64) {
 	}
 }
 
-// patience bounds one call of a sink that should return at once.
-const patience = 30 * time.Second
+// waitLimit bounds one call of a sink that should return at once.
+const waitLimit = 30 * time.Second
 
 // running is a sink while it runs.
 type running struct {
@@ -234,16 +234,16 @@ func applied(ctx context.Context, target Target, h *History) error {
 	return compare(ctx, target, h, h.end())
 }
 
-// restarts: from every position that the sink ever told, it comes to the same end.
+// restarts: from every position that the sink ever reported, it comes to the same end.
 func restarts(ctx context.Context, target Target, h *History) error {
-	told := []stream.Position{{}}
+	reported := []stream.Position{{}}
 	r, err := start(ctx, target, stream.Position{}, mongo.OpTime{})
 	if err != nil {
 		return err
 	}
 	err = r.feed(h.batches(mongo.OpTime{}), func(p stream.Position) {
-		if told[len(told)-1].At.Before(p.At) {
-			told = append(told, p)
+		if reported[len(reported)-1].At.Before(p.At) {
+			reported = append(reported, p)
 		}
 	})
 	if err == nil {
@@ -252,9 +252,9 @@ func restarts(ctx context.Context, target Target, h *History) error {
 	if err := errors.Join(err, r.end()); err != nil {
 		return err
 	}
-	told = append(told, r.Applied())
+	reported = append(reported, r.Applied())
 	for range 8 {
-		from := told[h.IntN(len(told))]
+		from := reported[h.IntN(len(reported))]
 		if err := through(ctx, target, h, from, h.end()); err != nil {
 			return fmt.Errorf("again from %s: %w", from.At, err)
 		}
@@ -305,7 +305,7 @@ func within(what string, fn func() error) error {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		return nil
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		return fmt.Errorf("%s does not return", what)
 	}
 }

@@ -60,11 +60,11 @@ func (s *telling) Applied() stream.Position { return s.applied() }
 // late applies in the background, a little later, and drains never.
 type late struct {
 	*memorySink
-	in   chan *stream.Batch
-	mu   sync.Mutex
-	told stream.Position
-	lies bool // tells positions before they are applied
-	wait bool // Drain waits
+	in       chan *stream.Batch
+	mu       sync.Mutex
+	reported stream.Position
+	lies     bool // tells positions before they are applied
+	wait     bool // Drain waits
 
 	forever bool // Drain never fails
 	left    atomic.Int64
@@ -98,7 +98,7 @@ func (l *late) Feed(ctx context.Context, b *stream.Batch) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.told = b.Resume()
+	l.reported = b.Resume()
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (l *late) Applied() stream.Position {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.told
+	return l.reported
 }
 
 // TestBrokenSinks: for each property there is a sink that lacks it, and the suite
@@ -161,17 +161,17 @@ func TestBrokenSinks(t *testing.T) {
 			return &late{memorySink: s, in: make(chan *stream.Batch, 100)}
 		}, "drains"},
 		{"tells what is only under way", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
-			return &late{memorySink: s, in: make(chan *stream.Batch, 100), lies: true, wait: true, told: pos}
+			return &late{memorySink: s, in: make(chan *stream.Batch, 100), lies: true, wait: true, reported: pos}
 		}, "applied"},
 		{"tells the middle of a transaction", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
-			told := pos
+			reported := pos
 			f := &feeding{s, func(ctx context.Context, b *stream.Batch) error {
 				if n := len(b.Events); n > 0 {
-					told.At = b.Events[n-1].At
+					reported.At = b.Events[n-1].At
 				}
 				return s.Feed(ctx, b)
 			}}
-			return &telling{f, func() stream.Position { return told }}
+			return &telling{f, func() stream.Position { return reported }}
 		}, "restarts"},
 		{"goes back", func(_ *kept, s *memorySink, pos stream.Position, _ mongo.OpTime) stream.Sink {
 			n := 0

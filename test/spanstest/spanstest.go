@@ -50,7 +50,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, err := io.ReadAll(r.Body)
 	var in collector.ExportTraceServiceRequest
 	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(raw, &in) != nil {
-		http.Error(w, "this is no export of traces", http.StatusBadRequest)
+		http.Error(w, "this is not an export of traces", http.StatusBadRequest)
 		return
 	}
 	c.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -44,16 +45,25 @@ func areas() [][2]string {
 
 // printErrors writes a page of the errors that have a remedy, as the code of some folders has them.
 func printErrors(out io.Writer, folders []string) error {
-	found := map[string]map[[2]string]bool{}
+	files, consts := map[string]*ast.File{}, map[string]map[string]string{}
 	err := eachFile(folders, func(path string) error {
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			return err
 		}
-		to := area(path)
+		files[path] = f
+		addConsts(consts, filepath.Dir(path), f)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	found := map[string]map[[2]string]bool{}
+	for path, f := range files {
+		to, r := area(path), remedies{consts[filepath.Dir(path)], strings.HasPrefix(path, "internal/precheck/")}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if call, is := n.(*ast.CallExpr); is {
-				if text, remedy := remedied(call); text != "" && remedy != "" {
+				if text, remedy := r.of(call); says(text) && says(remedy) {
 					if found[to] == nil {
 						found[to] = map[[2]string]bool{}
 					}
@@ -62,10 +72,6 @@ func printErrors(out io.Writer, folders []string) error {
 			}
 			return true
 		})
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	fmt.Fprint(out, "# Errors\n\nThe errors that millrace has a remedy for, as its code states them "+
 		"(`make docs`). `…` stands for\nnames, values and the cause. The program prints the remedy "+
@@ -89,8 +95,35 @@ func area(path string) string {
 	return "Settings and commands"
 }
 
-// remedied is the text and the remedy that a call joins, "" where it does not.
-func remedied(call *ast.CallExpr) (text, remedy string) {
+// addConsts adds the strings that a file of a package gives names to.
+func addConsts(to map[string]map[string]string, dir string, f *ast.File) {
+	if to[dir] == nil {
+		to[dir] = map[string]string{}
+	}
+	for _, d := range f.Decls {
+		decl, is := d.(*ast.GenDecl)
+		if !is || decl.Tok != token.CONST {
+			continue
+		}
+		for _, s := range decl.Specs {
+			spec := s.(*ast.ValueSpec)
+			for i, value := range spec.Values {
+				if lit, is := value.(*ast.BasicLit); is && lit.Kind == token.STRING {
+					to[dir][spec.Names[i].Name], _ = strconv.Unquote(lit.Value)
+				}
+			}
+		}
+	}
+}
+
+// remedies finds the errors of one package, with the constants that it has.
+type remedies struct {
+	consts map[string]string
+	checks bool
+}
+
+// of is the text and the remedy that a call joins, "" where it does not.
+func (r remedies) of(call *ast.CallExpr) (text, remedy string) {
 	name := ""
 	switch fn := call.Fun.(type) {
 	case *ast.SelectorExpr:
@@ -101,32 +134,48 @@ func remedied(call *ast.CallExpr) (text, remedy string) {
 	args := call.Args
 	switch {
 	case name == "WithHint" && len(args) == 2:
-		return message(args[0]), message(args[1])
-	case name == "add" && len(args) >= 4: // of a check: level, name, hint, format
-		return message(args[1]) + ": " + message(args[3]), message(args[2])
+		return cell(r.message(args[0])), cell(r.message(args[1]))
+	case r.checks && name == "add" && len(args) >= 4: // level, name, hint, format
+		return cell(r.message(args[1]) + ": " + r.message(args[3])), cell(r.message(args[2]))
 	}
 	return "", ""
 }
 
-// message is the text of an expression: of strings joined by +, and of what a call formats.
-func message(e ast.Expr) string {
-	var text strings.Builder
-	ast.Inspect(e, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CallExpr:
-			if len(n.Args) > 0 { // its format alone
-				text.WriteString(message(n.Args[0]))
-			}
-			return false
-		case *ast.BasicLit:
-			if n.Kind == token.STRING {
-				if s, err := strconv.Unquote(n.Value); err == nil {
-					text.WriteString(s)
-				}
-			}
+// message is the text of an expression, with … for what only a run knows.
+func (r remedies) message(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); err == nil && e.Kind == token.STRING {
+			return text
 		}
-		return true
-	})
-	s := regexp.MustCompile(`%[+#]?[a-z]`).ReplaceAllString(text.String(), "…")
-	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;", "*", `\*`).Replace(strings.TrimSpace(s))
+	case *ast.ParenExpr:
+		return r.message(e.X)
+	case *ast.BinaryExpr:
+		return r.message(e.X) + r.message(e.Y)
+	case *ast.Ident:
+		if text, is := r.consts[e.Name]; is {
+			return text
+		}
+	case *ast.CallExpr:
+		if len(e.Args) > 0 { // its format alone
+			return r.message(e.Args[0])
+		}
+	}
+	return "…"
+}
+
+var (
+	verb    = regexp.MustCompile(`%[-+#0-9.]*(\[\d+\])?[b-gopqstvwxTUX]`)
+	several = regexp.MustCompile(`…(\.…)+`)
+	letter  = regexp.MustCompile(`[a-zA-Z]`)
+)
+
+// says reports whether a text has words of its own.
+func says(text string) bool { return letter.MatchString(text) }
+
+// cell writes a message for a table.
+func cell(text string) string {
+	text = strings.ReplaceAll(verb.ReplaceAllString(strings.ReplaceAll(text, "%%", "\x00"), "…"), "\x00", "%")
+	text = several.ReplaceAllString(text, "…")
+	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;", "*", `\*`).Replace(strings.TrimSpace(text))
 }

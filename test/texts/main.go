@@ -64,12 +64,13 @@ func write(path, to string) error {
 		if starts && text != "" {
 			text = strings.ToUpper(text[:1]) + text[1:] // vale splits sentences before capitals alone
 		}
-		if text = strings.TrimRight(text, " \n"); ends && !strings.HasSuffix(text, ".") {
-			text += "." // what stands beside it in the code is no part of the sentence
+		if text = strings.TrimRight(text, " \n"); ends {
+			// The next text is another sentence. A full stop may not end this one: vale takes "ms." for a title.
+			text = strings.TrimRight(text, ".") + "!"
 		}
 		for i, line := range strings.Split(text, "\n") {
-			if strings.HasPrefix(line, "  ") { // a table or an example
-				line = "."
+			if strings.HasPrefix(line, "  ") || strings.HasPrefix(line, "\t") { // a table or an example
+				line = "!"
 			}
 			if n := files.Position(at).Line + i; n < len(lines) {
 				lines[n] = strings.TrimSpace(lines[n] + " " + line)

@@ -19,13 +19,13 @@ import (
 // Verdict is how a trial ended.
 type Verdict string
 
-// The verdicts. Right are Equal and Told.
+// The verdicts. Right are Equal and Reported.
 const (
 	// Equal: the target has what the source has.
 	Equal Verdict = "equal"
-	// Told: the job has ended with an error that names a conflict, and somebody
+	// Reported: the job has ended with an error that names a conflict, and somebody
 	// else has written to the target.
-	Told Verdict = "told"
+	Reported Verdict = "reported"
 	// Differs: the job ended well, and the target differs.
 	Differs Verdict = "differs"
 	// Admitted: the target differs, and the job said so when it ended, though
@@ -55,7 +55,7 @@ type Result struct {
 }
 
 // Right reports that nothing went wrong.
-func (r Result) Right() bool { return r.Verdict == Equal || r.Verdict == Told }
+func (r Result) Right() bool { return r.Verdict == Equal || r.Verdict == Reported }
 
 // String is the verdict with what is needed to understand it.
 func (r Result) String() string {
@@ -73,9 +73,9 @@ func (p *play) judge(ctx context.Context) (res Result) {
 	if p.later.cut {
 		return Result{Verdict: Equal}
 	}
-	patience := p.r.Patience
-	if patience == 0 {
-		patience = 4 * time.Minute
+	waitLimit := p.r.WaitLimit
+	if waitLimit == 0 {
+		waitLimit = 4 * time.Minute
 	}
 	code := 0
 	for n := range runs {
@@ -83,9 +83,9 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		go resume(ctx, m)
 		select {
 		case <-m.Done():
-		case <-time.After(patience):
+		case <-time.After(waitLimit):
 			(&process{Process: m}).end()
-			return Result{Verdict: Stuck, Message: "still running after " + patience.String(), Output: m.Output()}
+			return Result{Verdict: Stuck, Message: "still running after " + waitLimit.String(), Output: m.Output()}
 		case <-ctx.Done():
 			(&process{Process: m}).end()
 			return Result{Verdict: Stuck, Message: ctx.Err().Error()}
@@ -96,7 +96,7 @@ func (p *play) judge(ctx context.Context) (res Result) {
 			break
 		}
 		res.Message = lastError(res.Output)
-		p.told = p.told || namesConflict(res.Output)
+		p.reported = p.reported || namesConflict(res.Output)
 		p.note("           %s", res.Message)
 		if strings.Contains(res.Output, "finalized, but the target differs") {
 			break // what it said once it need not say again
@@ -117,7 +117,7 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		admits := strings.Contains(res.Output, "finalized, but the target differs")
 		switch {
 		case p.foreign && (namesConflict(res.Output) || admits || p.namesDropped(res.Output)):
-			res.Verdict = Told
+			res.Verdict = Reported
 		case admits:
 			res.Verdict = Admitted
 		default:
@@ -133,7 +133,7 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		res.Verdict, res.Differences = Differs, diffs
 	case p.tr.Calm && !p.foreign && p.fell != "":
 		res.Verdict, res.Message = FalseAlarm, p.fell
-	case p.told && p.foreign && p.stops() && !p.met:
+	case p.reported && p.foreign && p.stops() && !p.met:
 		res.Verdict = Hidden
 	default:
 		res.Verdict = Equal
@@ -172,7 +172,7 @@ func (p *play) listen() {
 			m.heard = true
 			if m.ExitCode() > 0 {
 				p.fell = lastError(m.Output())
-				p.told = p.told || namesConflict(m.Output())
+				p.reported = p.reported || namesConflict(m.Output())
 			}
 		}
 	}
@@ -274,11 +274,11 @@ func (p *play) differences(ctx context.Context) ([]string, error) {
 	}
 	var out []string
 	for _, d := range diffs {
-		told, err := p.lettered(ctx, sc, tc, d, r)
+		reported, err := p.lettered(ctx, sc, tc, d, r)
 		if err != nil {
 			return nil, err
 		}
-		if !told {
+		if !reported {
 			out = append(out, d.String())
 		}
 	}

@@ -24,8 +24,8 @@ import (
 type Runner struct {
 	// Bin is the program under test, built with the tag failpoint.
 	Bin string
-	// Patience bounds a run of the job at the end; 0 is four minutes.
-	Patience time.Duration
+	// WaitLimit bounds a run of the job at the end; 0 is four minutes.
+	WaitLimit time.Duration
 
 	mu    sync.Mutex
 	sides []*side // the last used at the end
@@ -119,7 +119,7 @@ type play struct {
 	mu             sync.Mutex
 	log            strings.Builder
 	foreign        bool              // somebody else has written to the target
-	told           bool              // since then a process has ended over a conflict
+	reported       bool              // since then a process has ended over a conflict
 	claims         claims            // what they have written
 	met            bool              // the source has written a whole document, or deleted one, that they had changed
 	fell           string            // why a process has ended by itself
@@ -298,7 +298,7 @@ func (p *play) write(ctx context.Context, s *side, e Event) error {
 	err = work(ctx)
 	if e.On == Target && err == nil {
 		if e.changes() {
-			p.foreign, p.told = true, false
+			p.foreign, p.reported = true, false
 		}
 		p.keepAsItIs(ctx)
 	}
@@ -337,7 +337,7 @@ func (p *play) hook(ctx context.Context, s history.Step) error {
 		err = history.Command(ctx, client, Database, s)
 	}
 	if err == nil {
-		p.foreign, p.told = true, false
+		p.foreign, p.reported = true, false
 		p.keepAsItIs(ctx)
 	}
 	return nil // it may be refused

@@ -202,10 +202,10 @@ func runtimeWheel() wheel {
 	}
 }
 
-// checkVersion accepts a series (6.0) or a full version (6.0.27).
+// checkVersion accepts a series such as 6.0, or a full version.
 func checkVersion(version string) error {
 	if !regexp.MustCompile(`^\d+\.\d+(\.\d+)?$`).MatchString(version) {
-		return fmt.Errorf("lab: invalid mongod version %q; use a series such as 6.0 or a full one such as 6.0.27", version)
+		return fmt.Errorf("lab: invalid mongod version %q; use 6.0.27, or 6.0 for the newest of a series", version)
 	}
 	return nil
 }

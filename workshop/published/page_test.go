@@ -39,7 +39,7 @@ func TestGoldenPage(t *testing.T) {
 	for _, c := range charts {
 		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "img/published-"), ".svg"))
 		if !strings.HasPrefix(c.Text, "<svg") || !strings.Contains(b.String(), "("+c.Name+")") {
-			t.Errorf("%s is no picture of the page: %.40q", c.Name, c.Text)
+			t.Errorf("%s is not a picture of the page: %.40q", c.Name, c.Text)
 		}
 	}
 	want := []string{"1-ratios", "1-full-one-rate", "3-growth-published", "3-growth-here", "5-writes-published",

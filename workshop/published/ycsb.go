@@ -111,7 +111,7 @@ const (
 func (d ycsbRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	records, operations := d.part(o.Scale, ycsb.PublishedRecords, mediumYCSB),
 		d.part(o.Scale, ycsb.PublishedOperations, mediumYCSB)
-	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published), %s records and %s operations in "+
+	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published). %s records and %s operations in "+
 		"the kinds of instance, %d threads as published",
 		humanize.Comma(records), humanize.Comma(operations), ratioTo(ycsb.PublishedRecords, int(records)),
 		humanize.Comma(d.part(o.Scale, ycsb.PublishedRecords, mediumClasses)),

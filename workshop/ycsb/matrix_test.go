@@ -16,16 +16,16 @@ import (
 
 func TestMatrix(t *testing.T) {
 	b := newBed(t)
-	var told []string
+	var reported []string
 	all, err := RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{100, 0}, {50, 50}},
 		Threads: []int{1, 2}, Each: time.Second, Rounds: 1,
-		Progress: func(line string) { told = append(told, line) }})
+		Progress: func(line string) { reported = append(reported, line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := all.Sides[0]
-	if b.count() != 300 || len(told) != 5 || len(m.Cells) != 4 || m.Load != nil || len(all.Differences) != 0 {
-		t.Fatalf("%d documents; %q; %+v", b.count(), told, m.Cells)
+	if b.count() != 300 || len(reported) != 5 || len(m.Cells) != 4 || m.Load != nil || len(all.Differences) != 0 {
+		t.Fatalf("%d documents; %q; %+v", b.count(), reported, m.Cells)
 	}
 	for _, c := range m.Cells {
 		if c.Throughput <= 0 || c.Failed != 0 || (c.RAL > 0) != (c.Mix.Read > 0) || (c.WAL > 0) != (c.Mix.Write > 0) {

@@ -2,8 +2,8 @@ package main
 
 import "math/bits"
 
-// told notes the term in a reply; false ends the attempt.
-func (w *world) told(s *state, p *owner) bool {
+// replied notes the term in a reply; false ends the attempt.
+func (w *world) replied(s *state, p *owner) bool {
 	if w.rules.has(oneTerm) {
 		return s.term == p.term
 	}
@@ -102,7 +102,7 @@ func (w *world) explain(p *owner, k uint8) {
 // answer gives the owner the answer to a command for data.
 func (w *world) answer(s state, i int, m move, refused uint8, v visit) {
 	p := &s.own[i]
-	if !w.told(&s, p) {
+	if !w.replied(&s, p) {
 		m.text += otherTerm
 		w.end(s, i, stIdle, m, v)
 		return
@@ -113,7 +113,7 @@ func (w *world) answer(s state, i int, m move, refused uint8, v visit) {
 	v(s, m, w.broken(&s))
 }
 
-// misread: a command's answer came from the attempt's own term, and told to look
+// misread: a command's answer came from the attempt's own term, and made it look
 // which documents are missing; the look is answered by another primary. The
 // reply of a read holds no term.
 func (w *world) misread(s state, i int, k uint8, v visit) {
@@ -262,7 +262,7 @@ func (w *world) barrier(s state, i int, k uint8, v visit) {
 	if !w.rules.has(proveFirst) {
 		s.now.job.applied = w.claimable(p)
 	}
-	if !w.told(&s, p) || p.seen == mixed {
+	if !w.replied(&s, p) || p.seen == mixed {
 		w.end(s, i, stIdle, move{m.who, m.text + otherTerm, m.arg}, v)
 		return
 	}
@@ -337,7 +337,7 @@ func (w *world) noteRefused(s state, i int, v visit) {
 		v(s, move{int8(i), "notes that event %d is refused, by a majority write", int8(k)}, "")
 		return
 	}
-	if !w.told(&s, p) {
+	if !w.replied(&s, p) {
 		w.end(s, i, stIdle, move{int8(i), "notes that event %d is refused" + otherTerm, int8(k)}, v)
 		return
 	}

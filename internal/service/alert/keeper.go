@@ -89,7 +89,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 		}
 	}
 	for i := range stored { // whose process has ended, perhaps
-		if a := stored[i]; !a.Told && now.Sub(a.Since()) > lateAfter {
+		if a := stored[i]; !a.Notified && now.Sub(a.Since()) > lateAfter {
 			if err := k.notify(ctx, &a); err != nil {
 				k.failed(ctx, err)
 				return
@@ -131,7 +131,7 @@ func (k *Keeper) store(ctx context.Context, c change) error {
 	switch {
 	case errors.Is(err, hub.ErrChanged):
 		return nil
-	case err != nil || c.gone || c.Told:
+	case err != nil || c.gone || c.Notified:
 		return err
 	}
 	if c.Firing() {
@@ -162,7 +162,7 @@ func (k *Keeper) notify(ctx context.Context, a *service.Alert) error {
 		}
 	}
 	sent := *a
-	sent.Told = true
+	sent.Notified = true
 	if a.Firing() {
 		err = k.Hub.Alerts.Set(ctx, &sent)
 	} else if err = k.Hub.Alerts.KeepPast(ctx, k.View, &sent); err == nil {

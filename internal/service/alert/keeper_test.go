@@ -154,7 +154,7 @@ func TestOnce(t *testing.T) {
 	fail(t, h, "shop-1")
 	b.await("fired failed shop-1")
 	until(t, v, func(present, _ []service.Alert) bool {
-		return len(present) == 21 && !slices.ContainsFunc(present, func(a service.Alert) bool { return !a.Told })
+		return len(present) == 21 && !slices.ContainsFunc(present, func(a service.Alert) bool { return !a.Notified })
 	})
 	end1()
 	end2()
@@ -217,7 +217,7 @@ func TestKilledBeforeTelling(t *testing.T) {
 	run(t, h, b.settings())
 	b.await("fired failed shop-1")
 	until(t, v, func(present, _ []service.Alert) bool {
-		return len(present) == 1 && present[0].Told && present[0].ID == "x"
+		return len(present) == 1 && present[0].Notified && present[0].ID == "x"
 	})
 }
 
@@ -251,7 +251,7 @@ func TestFaster(t *testing.T) {
 		}
 	}
 	both(change{Alert: found})
-	until(t, v, func(present, _ []service.Alert) bool { return len(present) == 1 && present[0].Told })
+	until(t, v, func(present, _ []service.Alert) bool { return len(present) == 1 && present[0].Notified })
 	both(change{Alert: over(v.Alerts()[0], time.Now(), "mended")})
 	until(t, v, func(present, past []service.Alert) bool { return len(present) == 0 && len(past) == 1 })
 	run(t, h, b.settings())

@@ -82,7 +82,7 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 	}
 	w.seen, w.last = seen, last
 	for i := range stored { // of removed jobs
-		if a := stored[i]; !taken[place{a.Kind, a.Job, ""}] && a.Told {
+		if a := stored[i]; !taken[place{a.Kind, a.Job, ""}] && a.Notified {
 			out = append(out, change{Alert: over(a, now, "the job is removed"), gone: !a.Firing()})
 		}
 	}
@@ -111,7 +111,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	}
 	t.last(f.answer, now)
 	switch {
-	case a != nil && !a.Told: // its process will notify
+	case a != nil && !a.Notified: // its process will notify
 	case !firing && f.answer == yes && now.Sub(t.yes) >= wait:
 		fired := service.Alert{ID: w.newID(), Kind: kind, Text: f.text, Hint: f.hint, FiredAt: now.UTC()}
 		if a != nil {
@@ -154,7 +154,7 @@ func (t *track) last(a answer, now time.Time) {
 func over(a service.Alert, now time.Time, why string) service.Alert {
 	if a.Firing() {
 		at := now.UTC()
-		a.ResolvedAt, a.Ending, a.Told = &at, why, false
+		a.ResolvedAt, a.Ending, a.Notified = &at, why, false
 	}
 	return a
 }

@@ -61,10 +61,10 @@ func (s *scene) pass(d time.Duration) {
 				continue
 			case c.Firing():
 				s.said = append(s.said, fmt.Sprintf("%s fires: %s", c.Kind, c.Text))
-			case !c.Told:
+			case !c.Notified:
 				s.said = append(s.said, fmt.Sprintf("%s is over: %s", c.Kind, c.Ending))
 			}
-			c.Told = true
+			c.Notified = true
 			if s.stored[c.Kind] = c.Alert; !c.Firing() && c.Kind != service.AlertConflict {
 				delete(s.stored, c.Kind)
 			}

@@ -204,7 +204,7 @@ func (c *Client) refused(res server.Reply) error {
 	r := &Refused{Status: res.Code}
 	if json.Unmarshal(res.Body, &r.Failure) != nil || r.Failure.Error == "" {
 		return mongo.WithHint(fmt.Errorf("%s replies %s", c.address, res.Status),
-			"check the address: it may be of something else")
+			"check the address: another program may listen there")
 	}
 	hint := r.Hint
 	switch r.Code {

@@ -87,7 +87,7 @@ type news struct {
 type listener struct {
 	*call
 	rc   *http.ResponseController
-	told map[string]uint64 // posted.n by job
+	sent map[string]uint64 // posted.n by job
 	// changed is closed at a change after the last look. fresh is false if one came before.
 	changed <-chan struct{}
 	fresh   bool
@@ -101,7 +101,7 @@ func (n *news) events(c *call) (any, error) {
 		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
 			maxListeners)
 	}
-	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
+	l := &listener{call: c, rc: http.NewResponseController(c.w), sent: map[string]uint64{}}
 	_ = l.rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no")
@@ -169,7 +169,7 @@ func (n *news) tell(l *listener, all bool) error {
 		if !l.caller.Sees(p.name) {
 			continue
 		}
-		if now[p.name] = p.n; l.told[p.name] == p.n {
+		if now[p.name] = p.n; l.sent[p.name] == p.n {
 			continue
 		}
 		if l.caller.Role.May(service.Operator) {
@@ -178,8 +178,8 @@ func (n *news) tell(l *listener, all bool) error {
 			texts = append(texts, p.redacted)
 		}
 	}
-	told := l.told
-	if l.told = now; all {
+	sent := l.sent
+	if l.sent = now; all {
 		return l.snapshot(texts)
 	}
 	for _, text := range texts {
@@ -187,7 +187,7 @@ func (n *news) tell(l *listener, all bool) error {
 			return err
 		}
 	}
-	for name := range told {
+	for name := range sent {
 		if _, there := now[name]; there {
 			continue
 		}

@@ -71,16 +71,16 @@ func TestEvents(t *testing.T) {
 	}
 	began := time.Now()
 	r.run(a, &job.Status{Job: "a", Phase: job.PhaseCopying})
-	told := 0
+	reported := 0
 	for i := range 50 { // many reports within a second or little more
 		r.report(a, &job.Status{Job: "a", Phase: job.PhaseFollowing, Copy: job.CopyStatus{Docs: int64(i)}})
 	}
 	r.report(a, &job.Status{Job: "a", Phase: job.PhaseFinalizing})
 	for !strings.Contains(s.until("job").data, "finalizing") {
-		told++
+		reported++
 	}
-	if limit := int(time.Since(began)/eventsEvery) + 1; told > limit {
-		t.Errorf("%d events, more than one a second", told)
+	if limit := int(time.Since(began)/eventsEvery) + 1; reported > limit {
+		t.Errorf("%d events, more than one a second", reported)
 	}
 	d, err := r.hub.Jobs.Definition(t.Context(), "a")
 	if err != nil {

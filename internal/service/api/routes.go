@@ -175,12 +175,12 @@ func (j jobs) show(c *call) (any, error) {
 	return c.job(one), nil
 }
 
-func (j jobs) finalize(c *call, wish Finalize) (any, error) {
+func (j jobs) finalize(c *call, how Finalize) (any, error) {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		if j.desk == nil { // it replies when the job, and so its process, ends
 			unlimited(c.w)
 		}
-		return j.Finalize(ctx, who, name, wish.WhenCaughtUp)
+		return j.Finalize(ctx, who, name, how.WhenCaughtUp)
 	})(c)
 }
 
@@ -221,7 +221,7 @@ func decode(raw []byte, into any, form string) error {
 		return bad("it is not UTF-8")
 	}
 	if t := bytes.TrimSpace(raw); len(t) == 0 || t[0] != '{' {
-		return bad("it is no object")
+		return bad("it is not an object")
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) == nil {

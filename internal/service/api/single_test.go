@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/test/jobtest"
 )
 
-// A wish to finalize that is refused tells why in a word that stays the same.
+// A request to finalize that is refused has a code that stays the same.
 func TestFinalizeRefused(t *testing.T) {
 	fake := jobtest.New(job.Status{Phase: job.PhaseCopying})
 	fake.OnFinalize = func(context.Context) error {

@@ -188,7 +188,7 @@ func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
 		s.Bad("name", fmt.Sprintf("%q is there twice", h.name), "give each token a name of its own")
 	}
 	if !slices.Contains(service.Roles(), h.role) {
-		s.Bad("role", fmt.Sprintf("%.40q is no role", h.role), "use viewer, operator or admin")
+		s.Bad("role", fmt.Sprintf("%.40q is not a role", h.role), "use viewer, operator or admin")
 	}
 	h.jobs = s.Patterns()
 	sum, err := hex.DecodeString(s.Text("sha256"))

@@ -23,7 +23,7 @@ func TestTokenFileProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                  "has no settings",
 		"tokens: []\n":      "0 entries",
-		"tokens:\n  a: b\n": "tokens is no list",
+		"tokens:\n  a: b\n": "tokens is not a list",
 		"other: 1\n":        "other is unknown",
 		"tokens: [\n":       "is not YAML",
 		"\x00\xff":          "",
@@ -32,7 +32,7 @@ func TestTokenFileProblems(t *testing.T) {
 		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + sumOf("b") + "}\n":  "is there twice",
 		"tokens:\n" + good + "  - {name: b, role: admin, sha256: " + sum + "}\n":         "of another entry",
 		"tokens:\n" + good + "\n  - name: b\n    role: admin\n    sha256: secret\n":      "line 6",
-		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: ['[']}\n":        "is no pattern",
+		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: ['[']}\n":        "is not a pattern",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: []}\n":           "is an empty list",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", job: [x]}\n":           "line 2",
 		"tokens:\n  - {role: admin, sha256: " + sum + "}\n":                              "name",

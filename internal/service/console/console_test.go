@@ -221,10 +221,10 @@ func TestLogin(t *testing.T) {
 	}
 	_, page = o.get("/jobs")
 	want(t, page, "Log in")
-	for wish, to := range map[string]string{"//evil.example": "/jobs", "https://evil.example/": "/jobs",
+	for given, to := range map[string]string{"//evil.example": "/jobs", "https://evil.example/": "/jobs",
 		`/\evil.example`: "/jobs", "/jobs/a?q=1": "/jobs/a?q=1", "": "/jobs", "/logout": "/jobs"} {
-		if got := next(wish); got != to {
-			t.Errorf("next %q: %q", wish, got)
+		if got := next(given); got != to {
+			t.Errorf("next %q: %q", given, got)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestForms(t *testing.T) {
 	w := r.view.Job("shop.a").Definition.Wish
 	if !w.Finalize || w.Limits == nil || *w.Limits != (pace.Rates{Docs: 10, Bytes: 20e6}) || w.Loads == nil ||
 		w.Loads.Source != pace.Low {
-		t.Errorf("the wish: %+v", w)
+		t.Errorf("the requested state: %+v", w)
 	}
 	if code, _ := op.act("/jobs/shop.a/limits", url.Values{"docs": {"many"}}); code != 422 {
 		t.Errorf("no number: %d", code)

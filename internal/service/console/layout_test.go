@@ -162,7 +162,7 @@ func (r *rig) furnish() {
 // found has a verification of a job find differences, and returns its page.
 func (r *rig) found(id string) {
 	r.t.Helper()
-	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
+	r.reports("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{WithValues: true,
 		Collections: []service.VerifiedCollection{{NS: longNS, TargetNS: longNS, Differences: 3}},
 		Schema:      []service.SchemaDifference{{NS: longNS, What: "index customer_1_region_1", Detail: longError}},

@@ -19,7 +19,7 @@ func (r *rig) repairPages(op, viewer *browser) {
 	key := func(n byte) string {
 		return service.DocumentKey(bson.RawValue{Type: bson.TypeInt32, Value: []byte{n, 0, 0, 0}})
 	}
-	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent,
+	r.reports("shop.a", id, service.VerifyReport{State: service.VerifyDifferent,
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{Differences: []service.DocumentDifference{
 		{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Key: key(1), Fields: []string{}},
 		{NS: "a.b", TargetNS: "a.b", ID: "2", Kind: "extra", Key: key(2), Fields: []string{}},
@@ -73,7 +73,7 @@ func (r *rig) repairPages(op, viewer *browser) {
 	if code, _ := op.act(at+"/repair", url.Values{"which": {"all"}, "sure": {"yes"}}); code != 409 {
 		r.t.Errorf("a second one at a time: %d", code)
 	}
-	r.told("shop.a", mended.ID, service.VerifyReport{State: service.VerifyDifferent,
+	r.reports("shop.a", mended.ID, service.VerifyReport{State: service.VerifyDifferent,
 		Repair: &service.RepairProgress{Refused: 1}, Progress: service.VerifyProgress{Differences: 1}}, &service.Findings{
 		Repaired: []service.RepairedDocument{{NS: hostile, TargetNS: hostile, ID: hostile, Outcome: "refused",
 			Why: "why " + hostile}}})

@@ -21,8 +21,8 @@ func following() *job.Status {
 	return &job.Status{Phase: job.PhaseFollowing, Follow: job.FollowStatus{WindowSeconds: 3600}}
 }
 
-// told has a worker say how a verification stands.
-func (r *rig) told(name, id string, report service.VerifyReport, f *service.Findings) {
+// reports has a worker report how a verification stands.
+func (r *rig) reports(name, id string, report service.VerifyReport, f *service.Findings) {
 	r.t.Helper()
 	report.Run, report.Worker, report.At, report.StartedAt = "r1", "w1", time.Now(), time.Now()
 	if f != nil {
@@ -78,7 +78,7 @@ func TestVerificationPages(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	at := "/jobs/shop.a/verification/" + v.Wish.ID
-	r.told("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
+	r.reports("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
 		hostile, Progress: service.VerifyProgress{Docs: 10, DocsTotal: 100, Rechecking: 3}}, nil)
 	_, page = op.get(at)
 	want(t, page, "2 attempts", "Rechecks wait", "&lt;script&gt;", "<progress")
@@ -90,7 +90,7 @@ func TestVerificationPages(t *testing.T) {
 
 	_, page = op.act("/jobs/shop.a/verification", url.Values{"values": {"1"}})
 	id := regexp.MustCompile(`/verification/([0-9A-Z]+)/cancel`).FindStringSubmatch(page)[1]
-	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
+	r.reports("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{
 		Collections: []service.VerifiedCollection{{NS: "a." + hostile, TargetNS: "a.b", Differences: 3}}, WithValues: true,
 		Notes:  []string{hostile},

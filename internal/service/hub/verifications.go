@@ -20,8 +20,8 @@ const (
 	bucketVerifications = "millrace-verifications"
 	bucketFindings      = "millrace-findings"
 	// These begin keys in bucketVerifications.
-	wished   = "wished."
-	reported = "told."
+	requested = "wished."
+	reported  = "told."
 	// markerTTL is how long a removal is visible to views that are disconnected.
 	markerTTL = time.Hour
 )
@@ -37,19 +37,19 @@ func verificationKey(job, id string) string { return job + "." + id }
 
 // Create stores a new verification. It returns ErrExists if the id is taken.
 func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error {
-	return mongo.Wrap(write(ctx, v.kv, wished+verificationKey(w.Job, w.ID), w),
+	return mongo.Wrap(write(ctx, v.kv, requested+verificationKey(w.Job, w.ID), w),
 		"ask for verification %s of job %s", w.ID, w.Job)
 }
 
 // Requested reads a verification as it was requested.
 func (v *Verifications) Requested(ctx context.Context, job, id string) (*service.VerifyWish, error) {
-	w, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
+	w, err := get[service.VerifyWish](ctx, v.kv, requested+verificationKey(job, id))
 	return w, mongo.Wrap(err, "read verification %s of job %s", id, job)
 }
 
 // Cancel records who canceled first.
 func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
-	return change(ctx, v.kv, wished+verificationKey(job, id), func(w *service.VerifyWish) error {
+	return change(ctx, v.kv, requested+verificationKey(job, id), func(w *service.VerifyWish) error {
 		w.CanceledBy = cmp.Or(w.CanceledBy, who)
 		return nil
 	})
@@ -118,7 +118,7 @@ func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.R
 func (v *Verifications) Drop(ctx context.Context, job, id string) error {
 	key, marker := verificationKey(job, id), jetstream.PurgeTTL(markerTTL)
 	err := errors.Join(v.findings.Purge(ctx, key, marker), v.findings.Purge(ctx, repairing+key, marker),
-		v.kv.Purge(ctx, wished+key, marker), v.kv.Purge(ctx, reported+key, marker))
+		v.kv.Purge(ctx, requested+key, marker), v.kv.Purge(ctx, reported+key, marker))
 	return mongo.Wrap(err, "forget verification %s of job %s", id, job)
 }
 
@@ -145,17 +145,17 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 		take(v, v.verified, key, e)
 		return
 	}
-	key, ok := strings.CutPrefix(e.Key(), wished)
+	key, ok := strings.CutPrefix(e.Key(), requested)
 	if !ok {
 		return
 	}
 	w, err := read[service.VerifyWish](e)
 	v.change(func() {
 		job := key[:max(strings.LastIndexByte(key, '.'), 0)]
-		if v.wishes[job] == nil {
-			v.wishes[job] = map[string]*service.VerifyWish{}
+		if v.requests[job] == nil {
+			v.requests[job] = map[string]*service.VerifyWish{}
 		}
-		set(v.wishes[job], key, w, err == nil)
+		set(v.requests[job], key, w, err == nil)
 	})
 }
 
@@ -182,7 +182,7 @@ func (v *View) LeftVerifications(job string) []service.Verification {
 func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []service.Verification {
 	var list []service.Verification
 	lease := v.lease(Verifying(job))
-	for key, w := range v.wishes[job] {
+	for key, w := range v.requests[job] {
 		if of(w) {
 			list = append(list, service.Verification{Wish: *w, Report: v.verified[key].of, Lease: lease})
 		}
@@ -207,7 +207,7 @@ func (v *View) Verification(job, id string) *service.Verification {
 func (v *View) OpenVerifications() (list []service.Verification) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, job := range slices.Sorted(maps.Keys(v.wishes)) {
+	for _, job := range slices.Sorted(maps.Keys(v.requests)) {
 		for _, one := range slices.Backward(v.present(job)) {
 			if one.Open() {
 				list = append(list, one)

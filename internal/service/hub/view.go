@@ -41,7 +41,7 @@ type contents struct {
 	drains  map[string]heard[service.Drain] // by worker
 	alerts  map[string]heard[service.Alert] // also ended ones
 	// Requests are by job and key, reports by key.
-	wishes   map[string]map[string]*service.VerifyWish
+	requests map[string]map[string]*service.VerifyWish
 	verified map[string]heard[service.VerifyReport]
 }
 
@@ -49,7 +49,7 @@ func nothing() contents {
 	return contents{jobs: map[string]*service.Definition{}, reports: map[string]heard[service.Report]{},
 		leases: map[string]heard[service.Lease]{}, workers: map[string]heard[service.Worker]{},
 		drains: map[string]heard[service.Drain]{}, alerts: map[string]heard[service.Alert]{},
-		wishes: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
+		requests: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
 }
 
 // heard has the local time of a value: a message about the end of a lease may be lost.

@@ -57,7 +57,7 @@ func TestLettersRefused(t *testing.T) {
 	r := start(t)
 	ctx, c := t.Context(), caller(service.Operator)
 	r.follows(r.job("shop"))
-	for text, f := range map[string]service.LetterFilter{"no state": {State: "lost"},
+	for text, f := range map[string]service.LetterFilter{"not a state": {State: "lost"},
 		"up to": {NS: strings.Repeat("x", maxLetterText+1)}} {
 		_, err := r.Letters(ctx, c, "shop", f)
 		refusedAs(t, err, Invalid, text)
@@ -65,7 +65,7 @@ func TestLettersRefused(t *testing.T) {
 	_, err := r.Letters(ctx, c, "none", service.LetterFilter{State: LetterStates()[0]})
 	refusedAs(t, err, NotFound, "none")
 	_, err = r.Letter(ctx, c, "shop", "")
-	refusedAs(t, err, Invalid, "no letter is named")
+	refusedAs(t, err, Invalid, "no dead letter is named")
 	_, err = r.Letter(ctx, caller(service.Viewer), "shop", "l1")
 	refusedAs(t, err, Forbidden, "viewer")
 	_, err = r.Letter(ctx, c, "shop", "l1")
@@ -212,7 +212,7 @@ func TestDraftsRefused(t *testing.T) {
 		service.SampleAsk{NS: "shop.orders"})
 	refusedAs(t, err, Invalid, "a b")
 	if e := r.trail(); e.Seq != before.Seq || strings.Contains(err.Error(), "audit trail") {
-		t.Errorf("what is no name of a job is in the trail: %+v", e)
+		t.Errorf("what is not a name of a job is in the trail: %+v", e)
 	}
 	for settings, text := range map[string]string{"source: env:A\n": "cannot be used", someSettings + "#" +
 		strings.Repeat("<", service.MaxSettings): "settings take"} {

@@ -48,7 +48,7 @@ func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (
 	f := service.LetterFilter{ID: id}
 	j, err := d.lettersOf(c, service.Operator, name, f)
 	if err == nil && id == "" {
-		err = refuse(Invalid, "give the id of a letter, as the list has it", "no letter is named")
+		err = refuse(Invalid, "give the id of a dead letter, as the list has it", "no dead letter is named")
 	}
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 		return nil, err
 	}
 	if f.State != "" && !slices.Contains(LetterStates(), f.State) {
-		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is no state of a dead letter",
+		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is not a state of a dead letter",
 			f.State)
 	}
 	if len(f.ID) > maxLetterText || len(f.NS) > maxLetterText || len(f.After) > maxLetterText {

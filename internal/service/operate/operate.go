@@ -301,8 +301,8 @@ func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, p
 		return rates, loads, refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad",
 			"nothing is to be changed")
 	case rates.Docs < 0 || rates.Bytes < 0:
-		return rates, loads, refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs,
-			rates.Bytes)
+		return rates, loads, refuse(Invalid, "0 is unlimited", "rates must not be negative: %d documents, %d bytes a second",
+			rates.Docs, rates.Bytes)
 	case err != nil && (l.Source != nil || l.Target != nil):
 		return rates, loads, refuse(Invalid, "", "%s", err)
 	}

@@ -283,7 +283,7 @@ func TestWishes(t *testing.T) {
 }
 
 // TestFinalize: a job that cannot be finalized now is refused, unless it is to be once it
-// can; the wish is taken back until the job has begun.
+// can; the request may be canceled until the job has begun.
 func TestFinalize(t *testing.T) {
 	r := start(t)
 	ctx, c := t.Context(), caller(service.Operator)
@@ -337,8 +337,8 @@ func TestLimit(t *testing.T) {
 		*w.Loads != (pace.Loads{Source: pace.Normal, Target: pace.Low}) {
 		t.Errorf("%+v %+v", w.Limits, w.Loads)
 	}
-	for text, l := range map[string]server.Limits{"nothing is to be changed": {}, "are no rates": {Bytes: &negative},
-		"odd": {Source: &odd}} {
+	for text, l := range map[string]server.Limits{"nothing is to be changed": {},
+		"must not be negative": {Bytes: &negative}, "odd": {Source: &odd}} {
 		_, err := r.Limit(ctx, c, "shop", l)
 		refusedAs(t, err, Invalid, text)
 	}

@@ -53,9 +53,9 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	if err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	wish := service.RepairWish{Of: what.Of, Documents: len(docs)}
+	want := service.RepairWish{Of: what.Of, Documents: len(docs)}
 	if was := d.View.Verification(name, id); was != nil {
-		return d.sameRepair(ctx, q, was, wish, docs)
+		return d.sameRepair(ctx, q, was, want, docs)
 	}
 	j := d.View.Job(name)
 	if j == nil {
@@ -64,7 +64,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	if err := repairable(d.View, j); err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &wish, CreatedAt: d.Now().UTC(),
+	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &want, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name,
 		Options:   service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
 	err = d.Hub.Verifications.PutRepair(ctx, name, id, docs)
@@ -80,9 +80,9 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	return d.requested(ctx, c, w, fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id))
 }
 
-func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, wish service.RepairWish,
+func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, want service.RepairWish,
 	docs []service.RepairDocument) (*service.Verification, bool, error) {
-	if r := was.Wish.Repair; r != nil && *r == wish {
+	if r := was.Wish.Repair; r != nil && *r == want {
 		known, err := d.Hub.Verifications.Repair(ctx, was.Wish.Job, was.Wish.ID)
 		if err != nil && !errors.Is(err, hub.ErrNotFound) {
 			return nil, false, err

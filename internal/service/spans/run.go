@@ -23,13 +23,13 @@ type Run struct {
 	// under has the span of the take, which ends when the job runs: spans are sent at their end.
 	under context.Context //nolint:containedctx // it holds the parent of spans to come
 
-	mu       sync.Mutex
-	take     trace.Span // nil after its end
-	phase    trace.Span // nil between phases
-	phaseCtx context.Context
-	steps    map[step]trace.Span
-	told     int // collections with spans
-	untold   int
+	mu        sync.Mutex
+	take      trace.Span // nil after its end
+	phase     trace.Span // nil between phases
+	phaseCtx  context.Context
+	steps     map[step]trace.Span
+	spanned   int // collections with spans
+	unspanned int
 }
 
 type step struct {
@@ -122,12 +122,12 @@ func (r *Run) endPhase(at time.Time, class string) {
 	if r.phase == nil {
 		return
 	}
-	if r.untold > 0 {
-		r.phase.SetAttributes(attribute.Int("millrace.collections.without.spans", r.untold))
+	if r.unspanned > 0 {
+		r.phase.SetAttributes(attribute.Int("millrace.collections.without.spans", r.unspanned))
 	}
 	failed(r.phase, class)
 	r.phase.End(trace.WithTimestamp(at))
-	r.phase, r.phaseCtx, r.told, r.untold = nil, nil, 0, 0
+	r.phase, r.phaseCtx, r.spanned, r.unspanned = nil, nil, 0, 0
 }
 
 func (r *Run) beginStep(e *job.Event) {
@@ -142,8 +142,8 @@ func (r *Run) beginStep(e *job.Event) {
 	name, list := string(e.Step)+" "+e.Name, []attribute.KeyValue{}
 	switch e.Step {
 	case job.StepCollection:
-		if r.told++; r.told > maxCollections {
-			r.untold++
+		if r.spanned++; r.spanned > maxCollections {
+			r.unspanned++
 			return
 		}
 		name, list = "copy collection", append(list, attribute.String("db.namespace", e.Name))
@@ -214,13 +214,13 @@ func (s *Spans) Request(method, route string, next http.Handler) http.Handler {
 		ctx, span := s.tracer.Start(ctx, method+" "+route, trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithAttributes(attribute.String("http.request.method", method), attribute.String("http.route", route)))
 		defer span.End()
-		told := &teller{ResponseWriter: w, code: http.StatusOK}
-		next.ServeHTTP(told, r.WithContext(ctx))
-		if name := r.PathValue("name"); name != "" && told.code < 300 { // else any text
+		reply := &teller{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(reply, r.WithContext(ctx))
+		if name := r.PathValue("name"); name != "" && reply.code < 300 { // else any text
 			span.SetAttributes(attribute.String("millrace.name", name))
 		}
-		span.SetAttributes(attribute.Int("http.response.status_code", told.code))
-		if told.code >= 500 {
+		span.SetAttributes(attribute.Int("http.response.status_code", reply.code))
+		if reply.code >= 500 {
 			span.SetStatus(codes.Error, "")
 		}
 	})

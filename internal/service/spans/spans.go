@@ -124,7 +124,7 @@ func CheckEndpoint(endpoint string) (string, error) {
 	case err != nil: // its text would quote it
 		return "", mongo.WithHint(errors.New("the endpoint of traces is no URL"), hint)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return "", mongo.WithHint(errors.New("the endpoint of traces is no http or https URL"), hint)
+		return "", mongo.WithHint(errors.New("the endpoint of traces is not an http or https URL"), hint)
 	case u.User != nil || u.RawQuery != "":
 		return "", mongo.WithHint(errors.New("the endpoint of traces has a password or a query"), hint)
 	}

@@ -48,7 +48,7 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	case w.drafts <- struct{}{}:
 		defer func() { <-w.drafts }()
 	default:
-		return nil, notNow(mongo.WithHint(fmt.Errorf("worker %s looks at %d drafts already", w.Name, draftsAtOnce),
+		return nil, notNow(mongo.WithHint(fmt.Errorf("worker %s already checks %d drafts", w.Name, draftsAtOnce),
 			"try again in a moment"))
 	}
 	ctx, cancel := context.WithTimeout(life, draftTime)

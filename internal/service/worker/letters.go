@@ -260,7 +260,8 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	}
 	ended, ok := l.inBackground(life, l.job, try)
 	if !ok {
-		return nil, notNow(mongo.WithHint(fmt.Errorf("letters of job %s are tried already", l.job), "look again in a moment"))
+		return nil, notNow(mongo.WithHint(fmt.Errorf("a retry of job %s's dead letters is running", l.job),
+			"look again in a moment"))
 	}
 	out := &service.LettersRetried{Tried: tried}
 	select {

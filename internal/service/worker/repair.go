@@ -57,9 +57,9 @@ type repair struct {
 }
 
 func (c *check) newRepair() (*repair, error) {
-	docs, err := c.worker.Hub.Verifications.Repair(c.ctx, c.wish.Job, c.wish.ID)
+	docs, err := c.worker.Hub.Verifications.Repair(c.ctx, c.request.Job, c.request.ID)
 	if errors.Is(err, hub.ErrNotFound) {
-		err = mongo.WithHint(errors.New("the documents to be repaired are forgotten"), "ask for the repair again")
+		err = mongo.WithHint(errors.New("the list of documents to repair is lost"), "request the repair again")
 	}
 	if err != nil {
 		return nil, err
@@ -91,9 +91,9 @@ func (r *repair) documents() map[string]verify.Documents {
 
 // run repeats refused documents as long as others make room.
 func (r *repair) run() error {
-	u := r.worker.runs(r.wish.Job)
+	u := r.worker.runs(r.request.Job)
 	if u == nil {
-		if j := r.worker.View.Job(r.wish.Job); j != nil {
+		if j := r.worker.View.Job(r.request.Job); j != nil {
 			if err := notRepairing(j); err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func (r *repair) run() error {
 		return r.leave()
 	}
 	u.record.event(slog.LevelWarn, fmt.Sprintf("%d documents of the target are to be repaired, as %s has asked "+
-		"(verification %s)", len(r.docs), r.wish.CreatedBy, r.wish.ID))
+		"(verification %s)", len(r.docs), r.request.CreatedBy, r.request.ID))
 	for before := len(r.list) + 1; ; {
 		err := u.repair(r)
 		if errors.Is(err, job.ErrEnded) {

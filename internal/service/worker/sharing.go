@@ -161,9 +161,9 @@ func (w *Worker) movable() func(*service.Job) bool {
 		verified[v.Wish.Job] = true
 	}
 	return func(j *service.Job) bool {
-		wish := &j.Definition.Wish
+		want := &j.Definition.Wish
 		return j.Live() && j.State() == service.Running && j.Report.Status.Phase == job.PhaseFollowing &&
-			!j.Report.Status.FinalizeWanted && !wish.Finalize && !wish.Paused && !wish.Removed && !verified[j.Definition.Name]
+			!j.Report.Status.FinalizeWanted && !want.Finalize && !want.Paused && !want.Removed && !verified[j.Definition.Name]
 	}
 }
 

@@ -101,12 +101,12 @@ func TestTraces(t *testing.T) {
 	}
 	for _, secret := range []string{"wertvoll", "geheimnis", strings.TrimPrefix(b.src.URI(), "mongodb://"), "sesame"} {
 		if bytes.Contains(raw, []byte(secret)) {
-			t.Errorf("%s is told", secret)
+			t.Errorf("%s is reported", secret)
 		}
 	}
 }
 
-// TestFinalizeToldOnce: a wish to finalize that waits is in the job's log once, whichever
+// TestFinalizeToldOnce: a request to finalize that waits is in the job's log once, whichever
 // workers take the job meanwhile.
 func TestFinalizeToldOnce(t *testing.T) {
 	b := newBed(t)
@@ -126,20 +126,20 @@ func TestFinalizeToldOnce(t *testing.T) {
 			return j.Report != nil && j.Report.Worker == worker && j.Report.Status != nil && j.Report.Status.FinalizeWanted
 		}
 	}
-	b.until("shop", "the wish, first", wanted("w1"))
+	b.until("shop", "the request, first", wanted("w1"))
 	stop()
 	_, stop = b.worker(b.nats.Address(), worker.Options{Name: "w2"})
-	b.until("shop", "the wish, again", wanted("w2"))
+	b.until("shop", "the request, again", wanted("w2"))
 	stop() // what it logs is stored then
 	list, err := b.desk.Log(ctx, b.admin, "shop", service.KindLog, service.Page{Before: 0, Limit: 1000})
 	b.ok(err)
-	told := 0
+	reported := 0
 	for _, e := range list {
 		if strings.HasPrefix(e.Text, "finalize requested") {
-			told++
+			reported++
 		}
 	}
-	if told != 1 {
-		t.Errorf("told %d times: %+v", told, list)
+	if reported != 1 {
+		t.Errorf("reported %d times: %+v", reported, list)
 	}
 }

@@ -199,8 +199,8 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	defer tick.Stop()
 	for {
 		defined := u.worker.View.Defined()
-		if now := u.wish(); now != nil {
-			seen.wish(&was, now)
+		if now := u.desired(); now != nil {
+			seen.desired(&was, now)
 			u.meet(j, &finalizing, &was, now)
 			was = *now
 		}
@@ -234,7 +234,7 @@ func (u *unit) running() *job.Job {
 	return u.job
 }
 
-func (u *unit) wish() *service.Wish {
+func (u *unit) desired() *service.Wish {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Definition.UID != u.uid {
 		return nil

@@ -83,9 +83,9 @@ func (w *Worker) schedule(ctx context.Context) {
 
 type check struct {
 	*task
-	wish   service.VerifyWish
-	lag    lagging
-	repair *repair // nil without a repair
+	request service.VerifyWish
+	lag     lagging
+	repair  *repair // nil without a repair
 
 	mu     sync.Mutex
 	report service.VerifyReport
@@ -97,11 +97,11 @@ var (
 	errWaited   = errors.New("cannot separate differences from changes that are not applied yet")
 )
 
-func (w *Worker) startCheck(ctx context.Context, wish service.VerifyWish) {
-	log := w.Log.With("job", wish.Job, "verification", wish.ID)
-	if t := w.begin(ctx, hub.Verifying(wish.Job), log); t != nil {
-		c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
-		lead(w, w.checks, wish.Job, c, c.run)
+func (w *Worker) startCheck(ctx context.Context, request service.VerifyWish) {
+	log := w.Log.With("job", request.Job, "verification", request.ID)
+	if t := w.begin(ctx, hub.Verifying(request.Job), log); t != nil {
+		c := &check{task: t, request: request, lag: lagging{view: w.View, job: request.Job, now: time.Now}}
+		lead(w, w.checks, request.Job, c, c.run)
 	}
 }
 
@@ -110,7 +110,7 @@ func (c *check) run() {
 		if !c.begin() {
 			return
 		}
-		end := c.worker.Spans.Verify(c.ctx, c.wish.Job, c.wish.ID, c.worker.Name)
+		end := c.worker.Spans.Verify(c.ctx, c.request.Job, c.request.ID, c.worker.Name)
 		report, found, err := c.compare()
 		end(differences(report), err)
 		c.end(report, found, err)
@@ -126,7 +126,7 @@ func differences(r *verify.Report) int64 {
 
 // begin asks the store, which is newer than the view.
 func (c *check) begin() bool {
-	h, w := c.worker.Hub, &c.wish
+	h, w := c.worker.Hub, &c.request
 	now, err := h.Verifications.Requested(c.ctx, w.Job, w.ID)
 	var was *service.VerifyReport
 	if err == nil {
@@ -152,7 +152,7 @@ func (c *check) begin() bool {
 
 func (c *check) compare() (*verify.Report, *collector, error) {
 	spec, found, err := c.spec()
-	if err == nil && c.wish.Repair != nil {
+	if err == nil && c.request.Repair != nil {
 		if c.repair, err = c.newRepair(); err == nil {
 			spec.Documents = c.repair.documents()
 		}
@@ -192,16 +192,16 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 
 // assigns reports whether other workers may read parts.
 func (c *check) assigns(loads pace.Loads) bool {
-	o := &c.wish.Options
-	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
+	o := &c.request.Options
+	if j := c.worker.View.Job(c.request.Job); j != nil && j.Definition.Wish.Loads != nil {
 		loads = *j.Definition.Wish.Loads
 	}
-	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) &&
+	return c.request.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) &&
 		loads.Source != pace.Low && loads.Target != pace.Low
 }
 
 func (c *check) spec() (spec verify.Spec, found *collector, err error) {
-	w := &c.wish
+	w := &c.request
 	s, err := c.worker.settings(c.ctx, w.Job, w.UID)
 	if err != nil {
 		return spec, nil, err
@@ -246,11 +246,11 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 
 // look cancels a verification that is not wanted, or waits too long.
 func (c *check) look() {
-	now := c.worker.View.Verification(c.wish.Job, c.wish.ID)
-	j := c.worker.View.Job(c.wish.Job)
+	now := c.worker.View.Verification(c.request.Job, c.request.ID)
+	j := c.worker.View.Job(c.request.Job)
 	switch why, waited := c.lag.why(); {
 	case now != nil && now.Wish.CanceledBy != "",
-		j != nil && (j.Definition.UID != c.wish.UID || j.Definition.Wish.Removed):
+		j != nil && (j.Definition.UID != c.request.UID || j.Definition.Wish.Removed):
 		c.cancel(errCanceled)
 	case waited > maxWait:
 		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, why),
@@ -265,7 +265,7 @@ func (c *check) show() {
 	if c.stats != nil {
 		st = c.stats()
 	}
-	if c.report.Waits = ""; st.Waiting > 0 || c.stats == nil && c.wish.Repair != nil {
+	if c.report.Waits = ""; st.Waiting > 0 || c.stats == nil && c.request.Repair != nil {
 		c.report.Waits, _ = c.lag.why()
 	}
 	c.report.Lendable, c.report.Helpers = st.Assignable, helpers(st.Assistants)
@@ -289,7 +289,7 @@ func (c *check) sendReport() error {
 	c.mu.Unlock()
 	r.At = time.Now().UTC()
 	err := c.store(func(ctx context.Context) error {
-		return c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
+		return c.worker.Hub.Verifications.Report(ctx, c.request.Job, c.request.ID, &r)
 	})
 	if err != nil && !errors.Is(err, errLost) {
 		c.log.Warn("the report on the verification could not be stored", "error", err)
@@ -341,9 +341,9 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 
 // prune removes old verifications. The view may not have this one's end yet.
 func (c *check) prune(ctx context.Context) {
-	list := c.worker.View.Verifications(c.wish.Job)
+	list := c.worker.View.Verifications(c.request.Job)
 	for i := range list {
-		if list[i].Wish.ID == c.wish.ID {
+		if list[i].Wish.ID == c.request.ID {
 			list[i].Report = &c.report
 		}
 	}
@@ -357,7 +357,7 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 	if !c.owned() {
 		return
 	}
-	err := c.worker.Hub.Verifications.PutFindings(ctx, c.wish.Job, c.wish.ID, f)
+	err := c.worker.Hub.Verifications.PutFindings(ctx, c.request.Job, c.request.ID, f)
 	if err == nil {
 		return
 	}
@@ -366,7 +366,7 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 		DifferencesLeftOut: int64(len(f.Differences)) + f.DifferencesLeftOut,
 		SchemaLeftOut:      len(f.Schema) + f.SchemaLeftOut, Expected: f.Expected,
 		Notes: []string{"the store had no room for what was found"}}
-	if err := c.worker.Hub.Verifications.PutFindings(ctx, c.wish.Job, c.wish.ID, f); err != nil {
+	if err := c.worker.Hub.Verifications.PutFindings(ctx, c.request.Job, c.request.ID, f); err != nil {
 		c.log.Debug("findings not stored", "error", err)
 	}
 }

@@ -114,9 +114,9 @@ func TestNotFollowed(t *testing.T) {
 	}
 	const elsewhere = "reports.system.buckets.m"
 	for name, tc := range map[string]struct {
-		entry bson.Raw
-		fails bool
-		told  stream.Change
+		entry    bson.Raw
+		fails    bool
+		reported stream.Change
 	}{
 		"buckets elsewhere": {rename(elsewhere, "reports.c"), false,
 			stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: "reports.c"}},
@@ -139,13 +139,13 @@ func TestNotFollowed(t *testing.T) {
 		in.namesAlone = true
 		e, err := parseEntry(tc.entry)
 		ok(t, err)
-		var told stream.Change
-		err = in.each(t.Context(), &e, func(ev *stream.Event) error { told = *ev.Change; return nil })
-		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To ||
-			(err != nil) != (tc.told.Kind == "") {
-			t.Errorf("%s: told %+v, %v", name, told, err)
+		var reported stream.Change
+		err = in.each(t.Context(), &e, func(ev *stream.Event) error { reported = *ev.Change; return nil })
+		if reported.Kind != tc.reported.Kind || reported.NS != tc.reported.NS || reported.To != tc.reported.To ||
+			(err != nil) != (tc.reported.Kind == "") {
+			t.Errorf("%s: reported %+v, %v", name, reported, err)
 		}
-		if told.Kind == stream.ChangeRename && len(told.UUID.Data) == 0 {
+		if reported.Kind == stream.ChangeRename && len(reported.UUID.Data) == 0 {
 			t.Errorf("%s: no UUID", name)
 		}
 	}
@@ -181,15 +181,15 @@ func TestDirectWriteToViews(t *testing.T) {
 				!strings.Contains(err.Error(), "reports.v was changed") {
 				t.Errorf("a view that is kept: %v", err)
 			}
-			told := 0
+			reported := 0
 			ok(t, Changes(c)(t.Context(), start, end, func(ch *stream.Change, _ mongo.OpTime) error {
 				if ch.Kind == stream.ChangeView && ch.NS == "reports.v" {
-					told++
+					reported++
 				}
 				return nil
 			}))
-			if told != 2 {
-				t.Errorf("told of %d changes of the view", told)
+			if reported != 2 {
+				t.Errorf("%d changes of the view were reported", reported)
 			}
 		})
 	}

@@ -152,7 +152,7 @@ func parseCommand(o bson.Raw) (c command, err error) {
 				return c, nil
 			}
 			if f.Type != bson.TypeArray {
-				return c, fmt.Errorf("%w: applyOps is no array", errMalformed)
+				return c, fmt.Errorf("%w: applyOps is not an array", errMalformed)
 			}
 			c.ops = f.Value
 		}

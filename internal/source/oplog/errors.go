@@ -38,8 +38,8 @@ func readError(addr string, last mongo.OpTime, err error) error {
 	switch {
 	case mongo.IsCode(err, mongo.CodeCappedPositionLost):
 		return mongo.WithHint(
-			fmt.Errorf("%w: it overtook the reader after %s on %s: %s", ErrTooOld, last, addr, err.Error()),
-			"restart with a fresh copy; give the source a larger oplog, or the target more capacity, for it did not keep up")
+			fmt.Errorf("%w: it overwrote the changes after %s on %s: %s", ErrTooOld, last, addr, err.Error()),
+			"copy again with --restart; give the source a larger oplog, or the target more capacity")
 	case mongo.IsCode(err, codeReadConcernMajorityNotEnabled):
 		return mongo.WithHint(fmt.Errorf("read oplog of %s: %w", addr, err),
 			"start the source's members with enableMajorityReadConcern:true, for writes that may roll back must not be "+

@@ -128,7 +128,7 @@ func schemaOnce(t *testing.T, version string) {
 	if !errors.Is(err, errReached) {
 		t.Fatal(err)
 	}
-	t.Logf("%d changes of %d that shards told of", len(got), len(raw))
+	t.Logf("%d changes of %d that shards reported", len(got), len(raw))
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n\t%s\nwant\n\t%s\nof\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"),
 			strings.Join(raw, "\n\t"))
@@ -160,7 +160,7 @@ func TestOnceMoves(t *testing.T) {
 		return bson.Binary{Subtype: 4, Data: binary.BigEndian.AppendUint32(make([]byte, 12), n)}
 	}
 	once := shards.NewChangeFilter([]shards.Collection{{NS: "d.u", UUID: id(1)}})
-	told := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
+	happened := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
 		news := false
 		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns,
 			Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
@@ -176,16 +176,16 @@ func TestOnceMoves(t *testing.T) {
 		news bool
 		want bool
 	}{
-		{told(stream.ChangeCreate, "d.u", 2), false},           // a copy
-		{told(stream.ChangeCreateIndexes, "d.u", 2, ix), true}, // its own, or a user's
-		{told(stream.ChangeDrop, "d.u", 2), false},             // that came to nothing
-		{told(stream.ChangeCreate, "d.u", 3), false},
-		{told(stream.ChangeDrop, "d.u", 1), true}, // the old one: another UUID, which a position has to have
-		{told(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
-		{told(stream.ChangeDrop, "d.u", 3), true},
-		{told(stream.ChangeDrop, "d.u", 3), false},
-		{told(stream.ChangeCreate, "d.u", 4), true},
-		{told(stream.ChangeCreateIndexes, "d."+"system.resharding.x", 9, ix), false},
+		{happened(stream.ChangeCreate, "d.u", 2), false},           // a copy
+		{happened(stream.ChangeCreateIndexes, "d.u", 2, ix), true}, // its own, or a user's
+		{happened(stream.ChangeDrop, "d.u", 2), false},             // that came to nothing
+		{happened(stream.ChangeCreate, "d.u", 3), false},
+		{happened(stream.ChangeDrop, "d.u", 1), true}, // the old one: another UUID, which a position has to have
+		{happened(stream.ChangeCreateIndexes, "d.u", 3, stream.Index{Name: "b", Spec: ix.Spec}), true},
+		{happened(stream.ChangeDrop, "d.u", 3), true},
+		{happened(stream.ChangeDrop, "d.u", 3), false},
+		{happened(stream.ChangeCreate, "d.u", 4), true},
+		{happened(stream.ChangeCreateIndexes, "d."+"system.resharding.x", 9, ix), false},
 	} {
 		if step.news != step.want {
 			t.Errorf("step %d: news is %t", i, step.news)
@@ -199,9 +199,9 @@ func TestOnceMoves(t *testing.T) {
 		}
 		return len(b.Events) > 0
 	}
-	if !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() || hides() ||
-		!told(stream.ChangeDropIndexes, "d.u", 4, ix) || !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() {
-		t.Error("a collMod is not told again of an index that was made anew")
+	if !happened(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() || hides() ||
+		!happened(stream.ChangeDropIndexes, "d.u", 4, ix) || !happened(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() {
+		t.Error("a collMod is not reported again for an index that was made anew")
 	}
 	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v",
 		Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
@@ -216,11 +216,11 @@ func TestOnceMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if told(stream.ChangeDrop, "d.u", 4) {
+	if happened(stream.ChangeDrop, "d.u", 4) {
 		t.Error("what a rename has replaced is dropped once more")
 	}
 	for n := uint32(100); n < 30_000; n++ {
-		if !told(stream.ChangeCreate, "d.x", n) || !told(stream.ChangeDrop, "d.x", n) {
+		if !happened(stream.ChangeCreate, "d.x", n) || !happened(stream.ChangeDrop, "d.x", n) {
 			t.Fatal(n)
 		}
 	}
@@ -234,10 +234,10 @@ func TestOnceMoves(t *testing.T) {
 func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 	id := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
 	for _, c := range []struct {
-		name string
-		sure bool
-		told []stream.Change
-		want string
+		name     string
+		sure     bool
+		happened []stream.Change
+		want     string
 	}{
 		{"dropped by a user, a copy is left", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"},
 			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
@@ -264,7 +264,7 @@ func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 			once := shards.NewChangeFilter([]shards.Collection{{NS: "d.u", UUID: id(1)}})
 			once.Primary(func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", c.sure, nil })
 			var got []string
-			for _, ch := range c.told {
+			for _, ch := range c.happened {
 				ch.NS = "d.u"
 				b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch}}}
 				err := once.Wrap(func(_ context.Context, b *stream.Batch) error {

@@ -19,7 +19,7 @@ func copyOf(id, of byte) Copy {
 
 func opTime(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: -1} }
 
-func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
+func ddl(n uint32, kind stream.ChangeKind, id byte) stream.Event {
 	return stream.Event{Kind: stream.SchemaChange, NS: "d.u", At: opTime(n),
 		Change: &stream.Change{Kind: kind, NS: "d.u", UUID: uuidOf(id)}}
 }
@@ -29,8 +29,8 @@ func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
 func TestCopiesAtEnd(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.SetCopies(nil)
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1),
-		told(30, stream.ChangeCreate, 3)}
+	all := []stream.Event{ddl(10, stream.ChangeCreate, 2), ddl(20, stream.ChangeDrop, 1),
+		ddl(30, stream.ChangeCreate, 3)}
 	for _, step := range []struct {
 		end    uint32
 		events []stream.Event
@@ -54,7 +54,7 @@ func TestCopiesAtEnd(t *testing.T) {
 // change, for whoever goes on from there is told nothing of that position.
 func TestCopiesAtChange(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.v", UUID: uuidOf(5)}})
-	all := []stream.Event{told(10, stream.ChangeDrop, 5), told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1)}
+	all := []stream.Event{ddl(10, stream.ChangeDrop, 5), ddl(10, stream.ChangeCreate, 2), ddl(20, stream.ChangeDrop, 1)}
 	all[0].Change.NS = "d.v"
 	var got [][]Copy
 	if _, err := o.filter(t.Context(), &stream.Batch{Events: all, End: opTime(20)},
@@ -74,8 +74,8 @@ func TestCopiesAtChange(t *testing.T) {
 func TestMovedTwiceAndKept(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s2", true, nil }
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeCreate, 3),
-		told(30, stream.ChangeDrop, 2), told(40, stream.ChangeDrop, 1)}
+	all := []stream.Event{ddl(10, stream.ChangeCreate, 2), ddl(20, stream.ChangeCreate, 3),
+		ddl(30, stream.ChangeDrop, 2), ddl(40, stream.ChangeDrop, 1)}
 	for i, shard := range []string{"s1", "s2", "s1", "s0"} {
 		all[i].Change.Shard = shard
 	}
@@ -93,8 +93,8 @@ func TestMovedTwiceAndKept(t *testing.T) {
 func TestKeptAndRenamed(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeRename, 2),
-		told(30, stream.ChangeCreate, 3), told(40, stream.ChangeDrop, 1)}
+	all := []stream.Event{ddl(10, stream.ChangeCreate, 2), ddl(20, stream.ChangeRename, 2),
+		ddl(30, stream.ChangeCreate, 3), ddl(40, stream.ChangeDrop, 1)}
 	all[1].Change.To = "d.v"
 	for i, shard := range []string{"s1", "s1", "s1", "s0"} {
 		all[i].Change.Shard = shard
@@ -117,9 +117,9 @@ func TestKeptAndRenamed(t *testing.T) {
 func TestNamesAhead(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
 	o.SetCopies([]Copy{copyOf(2, 1)})
-	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1),
-		told(15, stream.ChangeCollMod, 2),
-		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
+	b := &stream.Batch{End: opTime(40), Events: []stream.Event{ddl(10, stream.ChangeDrop, 1),
+		ddl(15, stream.ChangeCollMod, 2),
+		ddl(20, stream.ChangeCreate, 3), ddl(30, stream.ChangeDrop, 2)}}
 	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
@@ -137,8 +137,8 @@ func TestNamesFarAhead(t *testing.T) {
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
 	o.SetCopies([]Copy{copyOf(2, 1)})
 	o.namesAt = opTime(30)
-	all := []stream.Event{told(10, stream.ChangeDrop, 1), told(20, stream.ChangeDrop, 2), told(30, stream.ChangeCreate, 3),
-		told(40, stream.ChangeCreate, 4)}
+	all := []stream.Event{ddl(10, stream.ChangeDrop, 1), ddl(20, stream.ChangeDrop, 2), ddl(30, stream.ChangeCreate, 3),
+		ddl(40, stream.ChangeCreate, 4)}
 	for i, shard := range []string{"s0", "s1", "s1", "s2"} {
 		all[i].Change.Shard = shard
 	}
@@ -148,7 +148,7 @@ func TestNamesFarAhead(t *testing.T) {
 	}
 	for _, ev := range b.Events {
 		if ev.Change.Kind == stream.ChangeCreate {
-			t.Errorf("the copy of a collection that is there is told of as new: %+v", ev.Change)
+			t.Errorf("the copy of a collection that exists is reported as new: %+v", ev.Change)
 		}
 	}
 }
@@ -158,8 +158,8 @@ func TestNamesFarAhead(t *testing.T) {
 func TestGoneAhead(t *testing.T) {
 	o := NewChangeFilter(nil)
 	o.namesAt = opTime(10)
-	b := &stream.Batch{End: opTime(20), Events: []stream.Event{told(10, stream.ChangeCreate, 1),
-		told(20, stream.ChangeCreate, 2)}}
+	b := &stream.Batch{End: opTime(20), Events: []stream.Event{ddl(10, stream.ChangeCreate, 1),
+		ddl(20, stream.ChangeCreate, 2)}}
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +184,9 @@ func TestMarkBeforePosition(t *testing.T) {
 	end := opTime(15)
 	for _, b := range []stream.Batch{
 		{Start: opTime(5), End: opTime(8), Partial: true, Events: []stream.Event{{Kind: stream.Insert, At: opTime(9)}}},
-		{Start: opTime(8), End: opTime(12), Events: []stream.Event{told(10, stream.ChangeCreate, 2)}},
+		{Start: opTime(8), End: opTime(12), Events: []stream.Event{ddl(10, stream.ChangeCreate, 2)}},
 		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)},
-			{Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
+			{Kind: stream.Insert, At: opTime(16)}, ddl(20, stream.ChangeDrop, 1)}},
 		{Start: opTime(20), End: opTime(22), Events: []stream.Event{{Kind: stream.Insert, At: opTime(21)}}},
 	} {
 		if _, err := o.filter(t.Context(), &b, nil); err != nil {
@@ -262,7 +262,7 @@ func TestNamesAmidAMove(t *testing.T) {
 		}
 		o := NewChangeFilter(there)
 		rename := func(n uint32, from, to string, c mongo.Command) stream.Event {
-			ev := told(n, stream.ChangeRename, 2)
+			ev := ddl(n, stream.ChangeRename, 2)
 			ev.NS, ev.Change.NS, ev.Change.To, ev.Change.Command = from, from, to, c
 			return ev
 		}
@@ -282,7 +282,7 @@ func TestNamesAmidAMove(t *testing.T) {
 // them: later changes of the collections that they have pass.
 func TestReadAgain(t *testing.T) {
 	change := func(at uint32, kind stream.ChangeKind, ns, to string, id byte) stream.Event {
-		ev := told(at, kind, id)
+		ev := ddl(at, kind, id)
 		ev.NS, ev.Change.NS, ev.Change.To = ns, ns, to
 		if kind == stream.ChangeDropDatabase {
 			ev.Change.UUID = bson.Binary{}

@@ -153,7 +153,7 @@ func (t topology) shardRemoved(now []shardEntry) bool {
 var errShardMissed = mongo.WithHint(errors.New(
 	"a shard has joined the source and left again before its changes were read"), restartHint)
 
-const restartHint = "begin anew with --restart and --on-existing drop"
+const restartHint = "start again with --restart and --on-existing drop"
 
 // leftShards are shards that have left, with a time by which they had left. It is safe for concurrent
 // use.

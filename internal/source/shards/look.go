@@ -39,7 +39,7 @@ func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Spa
 			if left < 0 {
 				return mongo.WithHint(errors.New(
 					"too many writes to capped collections, or schema changes, since the last checkpoint"),
-					"exclude them, or begin anew with --restart")
+					"exclude them, or start again with --restart")
 			}
 			all = append(all, one)
 			return nil

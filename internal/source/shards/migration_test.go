@@ -61,24 +61,24 @@ func TestReplay(t *testing.T) {
 		otherChg = `{"op":"u","o":{"$v":1,"$set":{"n":7}},"o2":{"k":472,"_id":1}}`
 	)
 	for name, c := range map[string]struct {
-		entries  []string
-		told, is string
-		unknown  bool
+		entries      []string
+		reported, is string
+		unknown      bool
 	}{
-		"given, and written to": {entries: []string{comes, changes, changes2}, told: `{"_id":1,"k":150,"n":0}`,
+		"given, and written to": {entries: []string{comes, changes, changes2}, reported: `{"_id":1,"k":150,"n":0}`,
 			is: `{"_id":1,"k":150,"n":6}`},
-		"the donor's word last": {entries: []string{comes, changes, replaced}, told: `{"_id":1,"k":150,"n":9}`,
+		"the donor's word last": {entries: []string{comes, changes, replaced}, reported: `{"_id":1,"k":150,"n":9}`,
 			is: `{"_id":1,"k":150,"n":9}`},
-		"deleted here":              {entries: []string{comes, deleted}, told: `{"_id":1,"k":150,"n":0}`},
+		"deleted here":              {entries: []string{comes, deleted}, reported: `{"_id":1,"k":150,"n":0}`},
 		"an orphan that is cleaned": {entries: []string{changes, changes2, cleaned}},
 		"an orphan, then the document": {entries: []string{changes2, cleaned, comes, changes},
-			told: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":5}`},
+			reported: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":5}`},
 		"an orphan that stays": {entries: []string{changes}, unknown: true},
-		"another key before": {entries: []string{otherChg, comes, changes}, told: `{"_id":1,"k":150,"n":0}`,
+		"another key before": {entries: []string{otherChg, comes, changes}, reported: `{"_id":1,"k":150,"n":0}`,
 			is: `{"_id":1,"k":150,"n":5}`},
 		"another key after": {entries: []string{comes, changes, cleaned, other, otherChg}},
 		"another key, gone unseen, again": {entries: []string{other, otherChg, comes, deleted},
-			told: `{"_id":1,"k":150,"n":0}`},
+			reported: `{"_id":1,"k":150,"n":0}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newReplay(t, `{"k":1}`)
@@ -89,7 +89,7 @@ func TestReplay(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			same(t, "told", d.donated, c.told)
+			same(t, "reported", d.donated, c.reported)
 			same(t, "is", d.present, c.is)
 			if d.known == c.unknown {
 				t.Errorf("known: %v", d.known)

@@ -52,7 +52,7 @@ func (f *ownerFilter) remember(v ownership.View, c *ownership.Collection, ev *st
 	}
 	if len(f.orphans) >= maxOrphanWrites {
 		return mongo.WithHint(fmt.Errorf("%s: shard %s has written to more than %d documents of %s whose chunks are arriving",
-			ev.At, f.shard.Name, maxOrphanWrites, ev.NS), "the collection has to be copied again")
+			ev.At, f.shard.Name, maxOrphanWrites, ev.NS), "copy the collection again")
 	}
 	f.orphans[name] = newOrphanWrite(m, ev.NS, *ev.UUID, ev.Key)
 	return nil

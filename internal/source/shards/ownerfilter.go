@@ -122,7 +122,7 @@ func (f *ownerFilter) isOwned(v ownership.View, ev *stream.Event) (bool, error) 
 	case ownership.Unknown:
 		return false, mongo.WithHint(fmt.Errorf("%s: unknown owner of %s of %s: neither the config servers' oplog nor "+
 			"config.changelog names the donor of its chunk",
-			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
+			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "copy the collection again")
 	}
 	return false, f.remember(v, c, ev)
 }

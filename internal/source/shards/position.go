@@ -114,7 +114,7 @@ func hasToken(pos stream.Position) bool { return strings.HasPrefix(pos.Mark, "{"
 
 func parseToken(pos stream.Position) (m token, err error) {
 	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
-		return m, fmt.Errorf("position %s: %q is no resume token of shards: %w", pos.At, pos.Mark, err)
+		return m, fmt.Errorf("position %s: %q is not a resume token of shards: %w", pos.At, pos.Mark, err)
 	}
 	return m, nil
 }

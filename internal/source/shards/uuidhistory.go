@@ -128,7 +128,7 @@ func (c *Cluster) schemaChanges(ctx context.Context, span oplog.Span) ([]stream.
 		oldest, beginning, err := c.Shards[i].OldestEntry(ctx)
 		if err == nil && !beginning && span.After.Before(oldest) {
 			err = mongo.WithHint(fmt.Errorf("its oplog begins at %s, and %s is needed", oldest, span.After),
-				"begin anew with --restart, with a larger oplog")
+				"start again with --restart, with a larger oplog")
 		}
 		return err
 	})

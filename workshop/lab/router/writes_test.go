@@ -209,8 +209,8 @@ func (w *world) taken(t *testing.T) {
 	if have, want := r.Taken(), (router.Taken{Inserts: 3, Updates: 1, Deletes: 1}); have != want {
 		t.Errorf("taken %+v, want %+v", have, want)
 	}
-	told := command(t, client.Database("admin"), bson.D{{Key: "serverStatus", Value: 1}}).Lookup("opcounters", "insert")
-	if n, _ := told.AsInt64OK(); n != 3 {
-		t.Errorf("serverStatus tells of %v inserts, want 3", told)
+	status := command(t, client.Database("admin"), bson.D{{Key: "serverStatus", Value: 1}}).Lookup("opcounters", "insert")
+	if n, _ := status.AsInt64OK(); n != 3 {
+		t.Errorf("serverStatus tells of %v inserts, want 3", status)
 	}
 }

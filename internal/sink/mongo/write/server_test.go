@@ -57,7 +57,7 @@ func TestServer(t *testing.T) {
 			defer w.Release()
 			test(&bed{T: t, w: w, all: all, c: c, uri: uri, to: fold.NewTarget("write." + name)})
 			if terms == 0 {
-				t.Error("nobody was told of terms")
+				t.Error("no term was reported")
 			}
 		})
 	}
@@ -395,7 +395,7 @@ func testRead(b *bed) {
 	}
 	for i, times := range seen {
 		if times != 1 {
-			b.Errorf("place %d was told %d times", i, times)
+			b.Errorf("place %d was reported %d times", i, times)
 		}
 	}
 	if calls < 4 {
@@ -473,8 +473,9 @@ func testTerm(b *bed) {
 // testFailed: of a command that the server says has failed, a part may have been
 // done. The checkpoint is told of it, so that it is proven.
 func testFailed(b *bed) {
-	var told []int64
-	w := NewWriters(Options{Target: b.c, SameTerm: func(term int64) error { told = append(told, term); return nil }}).New()
+	var reported []int64
+	note := func(term int64) error { reported = append(reported, term); return nil }
+	w := NewWriters(Options{Target: b.c, SameTerm: note}).New()
 	defer w.Release()
 	const unknownError = 8
 	if _, err := b.c.Command(b.Context(), "admin",
@@ -483,9 +484,9 @@ func testFailed(b *bed) {
 				{Key: "namespace", Value: b.to.NS}}}}); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := w.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); err == nil || len(told) != 1 ||
-		told[0] != -1 {
-		b.Errorf("%v, told %v", err, told)
+	if _, err := w.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); err == nil || len(reported) != 1 ||
+		reported[0] != -1 {
+		b.Errorf("%v, reported %v", err, reported)
 	}
 	b.applied(b.op(stream.Insert, 1))
 }
