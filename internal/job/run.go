@@ -350,7 +350,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
 	j.source.Leaves = follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log,
+	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log, Shared: j.spec.Oplogs,
 		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
@@ -364,7 +364,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 }
 
 func (j *Job) newSpooler() *oplog.Spooler {
-	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
+	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Shared: j.spec.Oplogs, Log: j.log}
 	if j.spec.SpoolDir != "" && j.source.cluster.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
@@ -106,6 +107,8 @@ type Deps struct {
 	Log *slog.Logger // nil discards
 	// Connect opens a side; both at once. Connections to the target are the run's own.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
+	// Oplogs lets jobs of a process read the same oplog together; nil does not.
+	Oplogs *oplog.Shared
 	// Memory bounds the bytes of documents that the copy has in flight; 0 is 64 MB.
 	Memory int64
 	// Now is the time of day, with a monotonic reading.

@@ -161,6 +161,14 @@ func (c *Cluster) Same(other *Cluster) bool {
 // Reader selects the member that data reads go to.
 func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) }
 
+// Access identifies the servers, the user and the read preference. It is secret, as the connection string is.
+func (c *Cluster) Access() string {
+	if !c.Chooses() {
+		return c.uri
+	}
+	return c.uri + "\x00" + c.read.String()
+}
+
 // Checkout is Pool.Checkout with a hint where no member suits a read preference.
 func (c *Cluster) Checkout(ctx context.Context, sel wire.Selector) (*wire.Conn, error) {
 	conn, err := c.Pool.Checkout(ctx, sel)

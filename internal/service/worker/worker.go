@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/spans"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // Options shape a worker.
@@ -70,6 +71,7 @@ type Worker struct {
 
 // New makes a worker.
 func New(o Options) *Worker {
+	o.Deps.Oplogs = &oplog.Shared{}
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
 		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{},
 		balance: balance{tried: map[string]int{}},

@@ -56,7 +56,9 @@ type Options struct {
 	// Spool, if it has the start position, is read before the oplog and then no longer filled; nil is
 	// none.
 	Spool *Spooler
-	Log   *slog.Logger // default discards
+	// Shared, if not nil, lets sources of the same oplog read it with one cursor.
+	Shared *Shared
+	Log    *slog.Logger // default discards
 }
 
 func (o Options) withDefaults() Options {
@@ -127,7 +129,8 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 }
 
 func (o *Source) reader(to sink, from mongo.OpTime) *reader {
-	return &reader{cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park, sink: to, from: from}
+	return &reader{cluster: o.cluster, log: o.log, await: o.opt.Await, park: o.park, sink: to, from: from,
+		shared: o.opt.Shared}
 }
 
 // Stats implements stream.Source.

@@ -42,6 +42,8 @@ type reader struct {
 	await   time.Duration
 	park    time.Duration
 	sink    sink
+	shared  *Shared
+	feed    *feed // during run; nil shares nothing
 
 	size    replySize
 	from    mongo.OpTime // where the next cursor starts
@@ -51,6 +53,8 @@ type reader struct {
 
 // run reads until something fails. It never returns nil.
 func (r *reader) run(ctx context.Context) error {
+	r.feed = r.shared.join(r.cluster)
+	defer func() { r.shared.leave(r.cluster, r.feed) }()
 	for {
 		err := r.stream(ctx)
 		if !errors.Is(err, errParked) {
@@ -63,47 +67,95 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// stream reads with one cursor.
+// stream reads until something fails, with a cursor of its own wherever no other reader reads for it.
 func (r *reader) stream(ctx context.Context) error {
-	conn, err := r.cluster.Checkout(ctx, r.cluster.Reader())
-	if err != nil {
+	own := &ownCursor{reader: r}
+	defer own.close(ctx)
+	defer r.feed.resign(r)
+	for {
+		if err := r.room(ctx); err != nil {
+			return err
+		}
+		rep, found, err := r.feed.next(ctx, r)
+		if err != nil {
+			return err
+		}
+		if found {
+			own.close(ctx)
+			r.from, r.skip = rep.last, 1
+			if err := r.sink.put(rep.chunk); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := own.read(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// room waits for the sink. Meanwhile others read.
+func (r *reader) room(ctx context.Context) error {
+	if ok, err := r.sink.waitRoom(ctx, time.Nanosecond); ok || err != nil {
 		return err
 	}
-	defer conn.Release()
-	cur, err := r.open(ctx, conn)
-	if err != nil {
-		return readError(conn.Addr(), r.from, err)
+	r.feed.resign(r)
+	ok, err := r.sink.waitRoom(ctx, r.park)
+	if err == nil && !ok {
+		err = errParked
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		cur.Close(ctx)
-	}()
-	r.started = false
-	for {
-		ok, err := r.sink.waitRoom(ctx, r.park)
+	return err
+}
+
+// ownCursor is a reader's cursor, open from the first read to close.
+type ownCursor struct {
+	*reader
+	conn *wire.Conn
+	cur  *wire.Cursor
+}
+
+// read delivers the next reply.
+func (o *ownCursor) read(ctx context.Context) error {
+	r := o.reader
+	if o.conn == nil {
+		conn, err := r.cluster.Checkout(ctx, r.cluster.Reader())
 		if err != nil {
 			return err
 		}
-		if !ok {
-			return errParked
-		}
-		cur.Limit(r.size.docs)
-		b, err := r.next(ctx, cur)
-		if err != nil {
+		o.conn, r.started = conn, false
+		if o.cur, err = r.open(ctx, conn); err != nil {
 			return readError(conn.Addr(), r.from, err)
 		}
-		if err := r.deliver(ctx, conn, b); err != nil {
-			return err
-		}
-		if b.Done {
-			again, err := r.reopen(ctx, conn)
-			if err != nil {
-				return readError(conn.Addr(), r.from, err)
-			}
-			cur = again
-		}
 	}
+	o.cur.Limit(r.size.docs)
+	b, err := r.next(ctx, o.cur)
+	if err != nil {
+		return readError(o.conn.Addr(), r.from, err)
+	}
+	if err := r.deliver(ctx, o.conn, b); err != nil {
+		return err
+	}
+	if b.Done {
+		again, err := r.reopen(ctx, o.conn)
+		if err != nil {
+			return readError(o.conn.Addr(), r.from, err)
+		}
+		o.cur = again
+	}
+	return nil
+}
+
+func (o *ownCursor) close(ctx context.Context) {
+	if o.conn == nil {
+		return
+	}
+	if o.cur != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		o.cur.Close(ctx)
+	}
+	o.conn.Release()
+	o.conn, o.cur = nil, nil
 }
 
 func (r *reader) open(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
@@ -203,8 +255,10 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 	if err != nil {
 		return err
 	}
+	c := chunk{batch: b, skip: skip}
+	r.feed.publish(r, reply{chunk: c, after: r.from, last: e.at})
 	r.from, r.skip = e.at, 1
-	return r.sink.put(chunk{batch: b, skip: skip})
+	return r.sink.put(c)
 }
 
 func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte) error {

@@ -36,6 +36,7 @@ type Spooler struct {
 type SpoolOptions struct {
 	Dir      string
 	MaxBytes int64
+	Shared   *Shared // as in Options
 	Log      *slog.Logger
 }
 
@@ -194,7 +195,7 @@ func (p *Spooler) run(ctx context.Context, from func() mongo.OpTime) error {
 // fill reads the oplog into the spool until ctx ends. It retries temporary failures and full disks.
 func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	const least, most = 250 * time.Millisecond, 15 * time.Second
-	src := New(p.c, Options{Log: p.opt.Log})
+	src := New(p.c, Options{Shared: p.opt.Shared, Log: p.opt.Log})
 	err := retry.Again(ctx, least, most, func(err error, _ time.Duration) bool {
 		full := errors.Is(err, spool.ErrNoSpace)
 		if ctx.Err() != nil || !full && mongo.Classify(err) != mongo.ClassRetry {

@@ -1,0 +1,144 @@
+package oplog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/testseed"
+	"github.com/millrace/millrace/workshop/lab"
+)
+
+// TestShared: sources of one oplog emit what each emits alone, while some are slow, their cursors die, and they
+// stop and start. Once all are at the end, one cursor is left.
+func TestShared(t *testing.T) {
+	testseed.Each(t, func(t *testing.T, seed uint64) {
+		c := connect(t, sharedURI)
+		const db, rounds = "sharing", 60
+		rng := rand.New(rand.NewPCG(seed, 0))
+		coll := c.Client.Database(db).Collection("c")
+		ok(t, coll.Drop(t.Context()))
+		ok(t, c.Client.Database(db).CreateCollection(t.Context(), "c"))
+		start := position(t, c)
+
+		shared := &Shared{}
+		followers := make([]*follower, 6)
+		var all sync.WaitGroup
+		defer all.Wait()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		for i := range followers {
+			f := &follower{Options: Options{Keep: only(db), Shared: shared, Await: 50 * time.Millisecond},
+				cluster: connect(t, sharedURI), slow: i/2 == 1, restarts: i/2 == 2, rng: rand.New(rand.NewPCG(seed, uint64(i)))}
+			if i%2 == 1 {
+				f.ReadAheadBytes, f.BatchBytes = 100_000, 20_000
+			}
+			followers[i] = f
+			all.Go(func() { f.err = f.follow(ctx, from(start)) })
+		}
+		for i := range rounds {
+			docs := make([]any, 1+rng.IntN(200))
+			for j := range docs {
+				docs[j] = doc(fmt.Sprint(i, "/", j), "x", strings.Repeat("x", rng.IntN(2000)))
+			}
+			_, err := coll.InsertMany(t.Context(), docs)
+			ok(t, err)
+			if rng.IntN(4) == 0 {
+				ok(t, c.Client.Database("admin").RunCommand(t.Context(), bson.D{
+					{Key: "configureFailPoint", Value: "failCommand"},
+					{Key: "mode", Value: bson.D{{Key: "times", Value: 1 + rng.IntN(3)}}},
+					{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, {Key: "appName", Value: t.Name()},
+						{Key: "errorCode", Value: 43}}}}).Err())
+			}
+		}
+		end := position(t, c)
+		for _, f := range followers {
+			f.calm.Store(true)
+		}
+		ok(t, lab.Poll(t.Context(), 100*time.Millisecond, func() (bool, error) {
+			for _, f := range followers {
+				if at := f.at.Load(); at == nil || at.Before(end) {
+					return false, nil
+				}
+			}
+			n, err := oplogCursors(t, c)
+			return n == 1, err
+		}))
+		stop()
+		all.Wait()
+		want := withAt(read(t, c, Options{Keep: only(db)}, from(start), end))
+		for i, f := range followers {
+			if !errors.Is(f.err, context.Canceled) {
+				t.Errorf("follower %d: %v", i, f.err)
+			}
+			equal(t, f.got, want)
+		}
+		if len(shared.feeds) > 0 {
+			t.Errorf("%d feeds are left", len(shared.feeds))
+		}
+	})
+}
+
+// follower runs a source again after each failure.
+type follower struct {
+	Options
+	cluster        *mongo.Cluster
+	slow, restarts bool
+	rng            *rand.Rand
+	calm           atomic.Bool // no more pauses and restarts
+	at             atomic.Pointer[mongo.OpTime]
+	got            []string
+	err            error
+}
+
+var errRestart = errors.New("restart")
+
+func (f *follower) follow(ctx context.Context, pos stream.Position) error {
+	for {
+		err := New(f.cluster, f.Options).Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {
+			f.got = append(f.got, withAt([]*stream.Batch{b})...)
+			pos = stream.Position{At: b.End, Mark: b.Mark}
+			f.at.Store(&b.End)
+			switch {
+			case f.calm.Load():
+			case f.slow && f.rng.IntN(3) == 0:
+				time.Sleep(time.Duration(f.rng.IntN(100)) * time.Millisecond)
+			case f.restarts && f.rng.IntN(10) == 0:
+				return errRestart
+			}
+			return nil
+		})
+		if !errors.Is(err, errRestart) && mongo.Classify(err) != mongo.ClassRetry {
+			return err
+		}
+	}
+}
+
+// oplogCursors counts the tailing cursors on the oplog that were used in the last two seconds. The fault leaves
+// others behind.
+func oplogCursors(t *testing.T, c *mongo.Cluster) (int, error) {
+	cur, err := c.Client.Database("admin").Aggregate(t.Context(), bson.A{
+		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "idleCursors", Value: true}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: oplogDB + "." + oplogColl},
+			{Key: "cursor.originatingCommand.tailable", Value: true}, {Key: "$expr", Value: bson.D{{Key: "$or", Value: bson.A{
+				bson.D{{Key: "$eq", Value: bson.A{"$type", "op"}}},
+				bson.D{{Key: "$gt", Value: bson.A{"$cursor.lastAccessDate",
+					bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", 2000}}}}}}}}}}}}},
+	})
+	if err != nil {
+		return 0, err
+	}
+	var ops []bson.Raw
+	err = cur.All(t.Context(), &ops)
+	return len(ops), err
+}
