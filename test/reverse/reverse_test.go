@@ -243,7 +243,7 @@ func TestLosses(t *testing.T) {
 	watch.Kill()
 	b.refused("loss: drop", reverse...)
 	b.refused("loss: filter", append(reverse, "--accept-loss", "drop", "--dry-run")...)
-	b.refused(`"other" is no loss`, append(reverse, "--accept-loss", "other")...)
+	b.refused(`"other" is not a loss`, append(reverse, "--accept-loss", "other")...)
 	b.refused("no such job", append([]string{"reverse", "--job", "other"}, original(b.old, b.new)...)...)
 	b.refused("other clusters", "sync", "--job", "x", "--mode", "incremental", "--start-at", "job:shop", "--source",
 		b.new.uri, "--target", lab.ForTest(t, lab.Options{}).URI())
@@ -258,6 +258,9 @@ func TestLosses(t *testing.T) {
 	if n, err := b.old.Database("shop").Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 31 {
 		t.Errorf("the old cluster has %d documents: %v", n, err)
 	}
+	b.refused("job shop-back was finalized at", append(reverse, "--restart", "--accept-loss", "drop,filter", "--dry-run")...)
+	again := test.Start(t, b.bin, append(reverse, append(accepted, "--restart", "--dry-run")...)...)
+	b.ok(again.Wait(patience))
 }
 
 // TestShards: between sharded clusters, whose chunks move, with transactions over shards.
