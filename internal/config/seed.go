@@ -165,7 +165,7 @@ func (c *checker) directory(setting, value string) {
 func (c *checker) seedAgent(s *Seed) {
 	host, _, err := net.SplitHostPort(s.Listen)
 	if err != nil {
-		c.fail("listen", fmt.Sprintf("%q is no address", s.Listen), "use host:port")
+		c.fail("listen", fmt.Sprintf("%q is not an address", s.Listen), "use host:port")
 		return
 	}
 	c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
@@ -183,7 +183,7 @@ func (c *checker) seedFrom(s *Seed) {
 	switch {
 	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 		u.Scheme != "https" && u.Scheme != "http":
-		c.fail("from", "is no address of an agent", "give --from https://host:port")
+		c.fail("from", "is not the address of an agent", "give --from https://host:port")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
 	case !loopback.Host(u.Hostname()):
@@ -226,6 +226,6 @@ func (c *checker) hostPort(setting, value string) {
 		return
 	}
 	if host, port, err := net.SplitHostPort(value); err != nil || host == "" || port == "" {
-		c.fail(setting, fmt.Sprintf("%q is no address", value), "use host:port")
+		c.fail(setting, fmt.Sprintf("%q is not an address", value), "use host:port")
 	}
 }

@@ -101,7 +101,9 @@ func (c *checker) uri(setting, uri string) {
 	if uri == "" {
 		c.fail(setting, "is missing", "give --"+setting+", "+EnvName(setting)+" or a config file")
 	} else if err := mongo.CheckURI(uri); err != nil {
-		c.fail(setting, "cannot be used: "+err.Error(), mongo.HintOf(err))
+		// Not by fail, which keeps back a text with an @: this one quotes nothing.
+		c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(),
+			What: "cannot be used: " + err.Error(), How: mongo.HintOf(err)})
 	}
 }
 
@@ -173,7 +175,7 @@ func (c *checker) rates(docs int64, bytes string) int64 {
 
 func (c *checker) bytes(setting, text, how string) int64 {
 	n, err := humanize.ParseBytes(text)
-	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is no amount of bytes", text), how)
+	c.bad(err != nil || n > math.MaxInt64, setting, fmt.Sprintf("%q is not an amount of bytes", text), how)
 	return int64(n)
 }
 
@@ -240,7 +242,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.start(s)
 	for i, name := range s.AcceptLoss {
 		if !slices.Contains(reverse.Losses(), name) {
-			c.failAt("accept-loss", i, fmt.Sprintf("%q is no loss", name), "use "+strings.Join(reverse.Losses(), ", "))
+			c.failAt("accept-loss", i, fmt.Sprintf("%q is not a loss", name), "use "+strings.Join(reverse.Losses(), ", "))
 		}
 	}
 	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap",
