@@ -106,7 +106,7 @@ func DocumentID(key string) (id bsonraw.ID, err error) {
 		err = bsonraw.RawValue(id).Validate()
 	}
 	if err != nil {
-		return id, fmt.Errorf("%.70q is no key of a document: %w", key, err)
+		return id, fmt.Errorf("%.70q is not a key of a document: %w", key, err)
 	}
 	return id, nil
 }

@@ -117,7 +117,7 @@ type VerifyWish struct {
 // CheckVerifyID checks an id, which is a key of the store and part of paths.
 func CheckVerifyID(id string) error {
 	if !regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`).MatchString(id) {
-		return fmt.Errorf("%.70q is no id of a verification: want up to 64 letters, digits, dashes and underlines", id)
+		return fmt.Errorf("%.70q is not an id of a verification: want up to 64 letters, digits, dashes and underlines", id)
 	}
 	return nil
 }

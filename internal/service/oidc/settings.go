@@ -125,7 +125,7 @@ func read(all yamlfile.Section) Settings {
 			}
 		}
 		if !slices.Contains(service.Roles(), rule.Role) {
-			one.Bad("role", fmt.Sprintf("%.40q is no role", rule.Role), "use viewer, operator or admin")
+			one.Bad("role", fmt.Sprintf("%.40q is not a role", rule.Role), "use viewer, operator or admin")
 		}
 		s.Roles = append(s.Roles, rule)
 	}
@@ -139,7 +139,7 @@ func address(s yamlfile.Section, key string) string {
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" ||
 		u.Fragment != "":
-		s.Bad(key, "is missing, or is no address", "write https://host/path")
+		s.Bad(key, "is missing, or is not an address", "write https://host/path")
 	case u.Scheme == "http" && !loopback.Host(u.Host):
 		s.Bad(key, "has no TLS", "write https://: who sees the traffic could log in")
 	case key == "url" && strings.Trim(u.Path, "/") != "":

@@ -57,7 +57,7 @@ func TestLettersRefused(t *testing.T) {
 	r := start(t)
 	ctx, c := t.Context(), caller(service.Operator)
 	r.follows(r.job("shop"))
-	for text, f := range map[string]service.LetterFilter{"no state": {State: "lost"},
+	for text, f := range map[string]service.LetterFilter{"not a state": {State: "lost"},
 		"up to": {NS: strings.Repeat("x", maxLetterText+1)}} {
 		_, err := r.Letters(ctx, c, "shop", f)
 		refusedAs(t, err, Invalid, text)

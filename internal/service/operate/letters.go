@@ -114,7 +114,7 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 		return nil, err
 	}
 	if f.State != "" && !slices.Contains(LetterStates(), f.State) {
-		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is no state of a dead letter",
+		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is not a state of a dead letter",
 			f.State)
 	}
 	if len(f.ID) > maxLetterText || len(f.NS) > maxLetterText || len(f.After) > maxLetterText {

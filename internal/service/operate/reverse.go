@@ -55,7 +55,7 @@ func (d *Desk) Reversal(c *service.Caller, of string, ask Reverse) (*Reversal, e
 	}
 	for _, name := range ask.AcceptLoss {
 		if !slices.Contains(reverse.Losses(), name) {
-			return nil, refuse(Invalid, "use names of losses, as a dry run returns them", "%.40q is no loss", name)
+			return nil, refuse(Invalid, "use names of losses, as a dry run returns them", "%.40q is not a loss", name)
 		}
 	}
 	text, returns := j.Definition.Settings, ""

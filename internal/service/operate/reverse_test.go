@@ -25,7 +25,7 @@ func TestReverse(t *testing.T) {
 	_, _, err = r.Reverse(ctx, caller(service.Operator), "shop", Reverse{})
 	refusedAs(t, err, Forbidden, "operator")
 	_, _, err = r.Reverse(ctx, admin, "shop", Reverse{AcceptLoss: []string{"all"}})
-	refusedAs(t, err, Invalid, "is no loss")
+	refusedAs(t, err, Invalid, "is not a loss")
 	_, _, err = r.Reverse(ctx, admin, "shop", Reverse{})
 	refusedAs(t, err, Conflict, "--filter shop.orders")
 
