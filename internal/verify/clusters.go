@@ -185,8 +185,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: list what no job brings to the target: %w", err)
 	}
 	for _, db := range others {
-		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared,"+
-			" for the source has nothing of it; an --include of it has it compared", db))
+		report.Notes = append(report.Notes, fmt.Sprintf("database %[1]s of the target was not compared,"+
+			" because the source has no such collections; --include %[1]s compares it", db))
 	}
 	return report, nil
 }
