@@ -86,6 +86,8 @@ type Input struct {
 	Skips                   bool // documents that the target refuses are left out
 	WarnWindow              time.Duration
 
+	// Homes opens what has the users and roles of both sides (see users.Sides).
+	Homes func(ctx context.Context) (source, target *mongo.Cluster, done func(), err error)
 	// TargetShards opens the shards of a sharded target.
 	TargetShards func(ctx context.Context) (*origin.Sharded, error)
 	// Router opens one of the target's routers.

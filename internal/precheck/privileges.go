@@ -71,6 +71,8 @@ func (p access) rolesHint(side string) string {
 	switch {
 	case side == "source" && p.Users:
 		roles = "readAnyDatabase, clusterMonitor and backup"
+	case side == "target" && p.Target.Info.Kind == mongo.KindSharded && p.Users:
+		roles = "readWriteAnyDatabase, restore, backup, clusterMonitor and clusterManager"
 	case side == "target" && p.Target.Info.Kind == mongo.KindSharded:
 		roles = "readWriteAnyDatabase, restore, clusterMonitor and clusterManager"
 	case side == "target" && p.Users: // restore reads no roles

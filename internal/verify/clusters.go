@@ -57,6 +57,8 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		return nil, err
 	}
 	e := New(sides[source], sides[target], spec.Options)
+	e.homes = users.Sides{Source: users.Side{Cluster: sides[source], URI: spec.Source, Shards: spec.SourceShards},
+		Target: users.Side{Cluster: sides[target], URI: spec.Target, Shards: spec.TargetShards}}.Homes
 	var of [2]*origin.Sharded
 	defer func() {
 		for _, o := range of {
@@ -401,7 +403,12 @@ func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema
 		if err != nil || !e.o.Users {
 			return err
 		}
-		others, err := users.Diff(ctx, e.clusters[source], e.clusters[target], rules)
+		from, to, done, err := e.homes(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		others, err := users.Diff(ctx, from, to, rules)
 		diffs = append(diffs, others...)
 		return err
 	})
