@@ -79,8 +79,8 @@ func (p stored) resume(context.Context) error {
 // once more, over what was written since.
 func (p stored) reversedBefore() {
 	job, _, _ := p.seen.job()
-	why := fmt.Sprintf("job %s has begun to lead back already (phase %s): --restart applies all changes since the cut-over "+
-		"again, and forgets its dead letters", p.Job, job.Phase)
+	why := fmt.Sprintf("job %s has begun to lead back already (phase %s): --restart applies all changes since the "+
+		"cut-over again, and forgets its dead letters", p.Job, job.Phase)
 	if job.Phase == state.PhaseFinalized {
 		why = fmt.Sprintf("job %s was finalized at %s: --restart overwrites what was written to its target since, and "+
 			"forgets its own way back", p.Job, job.FinalizedAt.Format(time.RFC3339))
