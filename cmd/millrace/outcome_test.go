@@ -54,6 +54,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"jobs list":          "--target=" + nobody,
 		"jobs show":          "--target=" + nobody,
 		"jobs drop":          "--target=" + nobody,
+		"jobs edit":          "--server=127.0.0.1:1 --job=x --file=" + missing,
 		"jobs create":        "--server=127.0.0.1:1 --name=x --file=" + missing,
 		"jobs pause":         "--server=127.0.0.1:1 --job=x",
 		"jobs resume":        "--server=127.0.0.1:1 --job=x",

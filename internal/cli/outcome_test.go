@@ -37,7 +37,8 @@ func TestJoined(t *testing.T) {
 	}
 	for value, want := range map[any]string{"text": `"result": "text"`, struct{}{}: `"error": "why"`} {
 		var out bytes.Buffer
-		if err := (&Results{Value: value}).write(&out, errors.New("why")); err != nil || !strings.Contains(out.String(), want) {
+		err := (&Results{Value: value}).write(&out, errors.New("why"))
+		if err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%v: %v %s", value, err, out.String())
 		}
 	}

@@ -58,8 +58,8 @@ const maxName = 100
 // CheckName checks a job's name, which is a key of the store and part of paths.
 func CheckName(name string) error {
 	if len(name) > maxName || !regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`).MatchString(name) {
-		return fmt.Errorf("%q is not a name of a job: want up to %d letters, digits, dashes and underlines, with dots between "+
-			"them", name, maxName)
+		return fmt.Errorf("%q is not a name of a job: want up to %d letters, digits, dashes and underlines, with dots "+
+			"between them", name, maxName)
 	}
 	return nil
 }

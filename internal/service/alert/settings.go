@@ -153,7 +153,8 @@ func (s section) webhook() sender {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		s.Bad("url", "is missing, or is not an address", "write https://host/path, or env:NAME or file:NAME that stands for it")
+		s.Bad("url", "is missing, or is not an address", "write https://host/path, or env:NAME or file:NAME "+
+			"that stands for it")
 		return nil
 	case u.Scheme == "http" && !loopback.Host(u.Host) && !s.insecure():
 		s.Bad("url", "sends without TLS to another machine",

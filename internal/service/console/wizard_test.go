@@ -364,7 +364,7 @@ func TestNewJobRefused(t *testing.T) {
 	}
 	for what, form := range map[string]url.Values{
 		"no worker":               {"do": {"test"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"}},
-		"is not a name of a job":   {"do": {"test"}, "name": {"<i>"}, "source": {"env:A"}, "target": {"env:B"}},
+		"is not a name of a job":  {"do": {"test"}, "name": {"<i>"}, "source": {"env:A"}, "target": {"env:B"}},
 		"no collection is chosen": {"do": {"check"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"}, "some": {"1"}},
 		"cannot be read": {"do": {"choose"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"},
 			"shown": {"1 a.b"}, "to": {""}},
