@@ -2,6 +2,7 @@ package operate
 
 import (
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/service"
 )
@@ -18,6 +19,43 @@ func TestEditWaitsForTheLease(t *testing.T) {
 	j, err := r.Edit(t.Context(), caller(service.Admin), wanted)
 	if err != nil || j.Definition.Settings != wanted.Settings || j.Definition.Wish.Try != 1 {
 		t.Errorf("after the lease: %v %+v", err, j)
+	}
+}
+
+// TestManyRefusals: one caller's refusals do not fill the audit trail, and leave room for others'.
+func TestManyRefusals(t *testing.T) {
+	r := start(t)
+	r.job("shop")
+	for range maxRefusals + 20 {
+		_, err := r.Pause(t.Context(), caller(service.Operator, "other-*"), "shop")
+		refusedAs(t, err, NotFound, "shop")
+	}
+	list, err := r.Trail(t.Context(), caller(service.Admin), "shop", 0, 1000)
+	if err != nil || len(list) != maxRefusals+1 {
+		t.Errorf("%d entries, %v", len(list), err)
+	}
+	eve := caller(service.Viewer)
+	eve.Name = "eve"
+	_, err = r.Pause(t.Context(), eve, "shop")
+	refusedAs(t, err, Forbidden, "viewer")
+	if e := r.trail(); e.Who != "eve" {
+		t.Errorf("the refusal of another caller is missing: %+v", e)
+	}
+	r.now = r.now.Add(time.Minute)
+	_, err = r.Pause(t.Context(), caller(service.Operator, "other-*"), "shop")
+	refusedAs(t, err, NotFound, "shop")
+	if e := r.trail(); e.Who != "ada" || e.Refused == "" {
+		t.Errorf("a minute later: %+v", e)
+	}
+}
+
+// TestInternalSamples: documents of servers, such as users with their credentials, are shown to nobody.
+func TestInternalSamples(t *testing.T) {
+	r := start(t)
+	for _, ns := range []string{"admin.system.users", "local.oplog.rs", "config.chunks", "millrace.jobs"} {
+		_, err := r.SampleDraft(t.Context(), caller(service.Admin), service.Definition{Name: "shop", Settings: someSettings},
+			service.SampleAsk{NS: ns})
+		refusedAs(t, err, Invalid, "no job copies it")
 	}
 }
 

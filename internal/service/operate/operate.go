@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/config"
@@ -67,6 +68,30 @@ type Desk struct {
 	Hub  *hub.Hub
 	View *hub.View
 	Now  func() time.Time
+
+	refusals refusals
+}
+
+// maxRefusals is how many refusals of one caller the audit trail takes in a minute: more of them would push out what
+// others have done.
+const maxRefusals = 60
+
+// refusals counts those of a minute, by caller.
+type refusals struct {
+	mu    sync.Mutex
+	since time.Time
+	by    map[string]int
+}
+
+// note reports whether the audit trail has room for one more.
+func (r *refusals) note(who string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(r.since) >= time.Minute || r.by == nil {
+		r.since, r.by = now, map[string]int{}
+	}
+	r.by[who]++
+	return r.by[who] <= maxRefusals
 }
 
 // allowed refuses callers without the role. A job that a caller may not see counts as missing.
@@ -369,7 +394,7 @@ func (d *Desk) enter(ctx context.Context, q request) error {
 
 func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
-	if !errors.As(why, &e) {
+	if !errors.As(why, &e) || !d.refusals.note(q.caller.Name, d.Now()) {
 		return why
 	}
 	return errors.Join(why,
