@@ -268,6 +268,17 @@ func hostileStatus() job.Status {
 	return s
 }
 
+// TestLongTimesInLogs: a text log has no exponents.
+func TestLongTimesInLogs(t *testing.T) {
+	var out bytes.Buffer
+	s := copying(3)
+	s.Phase, s.Follow = job.PhaseFollowing, job.FollowStatus{LagSeconds: 0.44, WindowSeconds: 3_506_250.3}
+	logProgress(config.NewLog(&out, "debug", "text"), s)
+	if text := out.String(); !strings.Contains(text, "lagSeconds=0.4 windowSeconds=3506250 ") {
+		t.Error(text)
+	}
+}
+
 // TestJSONLogs: a program that reads the log finds numbers, each with its unit in
 // the key, names of one style, and positions in one form.
 func TestJSONLogs(t *testing.T) {
