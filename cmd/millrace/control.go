@@ -141,11 +141,21 @@ func (a *app) idle(ctx context.Context, registry server.Registry, s *config.Cont
 			return rec, nil, err
 		}
 	}
+	running, runErr := registry.Running(ctx)
 	known, err := showJob(ctx, c, name)
-	if err != nil || known.Owner == nil {
+	if err != nil {
+		for _, rec := range running {
+			if rec.Job == name {
+				err = mongo.WithHint(err, fmt.Sprintf("a job %s runs here with another target: give --target '%s'", cli.Plain(name),
+					rec.Target))
+			}
+		}
 		return rec, known, err
 	}
-	running, err := registry.Running(ctx)
+	if known.Owner == nil {
+		return rec, known, nil
+	}
+	err = runErr
 	for _, rec := range running {
 		if rec.Job == name && rec.PID == known.Owner.PID && rec.Host == known.Owner.Host {
 			return rec, nil, nil
@@ -173,14 +183,14 @@ func cannot(what string) func(*control, *jobInfo) error {
 func pauseCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("pause", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Pause(ctx, c.Job)
-		return c.changed(&j, err, "paused", "is to pause")
+		return c.changed(&j, err, "paused", "will pause")
 	}, cannot("pause"))
 }
 
 func resumeCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("resume", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Resume(ctx, c.Job)
-		return c.changed(&j, err, "resumed", "is to go on")
+		return c.changed(&j, err, "resumed", "will resume")
 	}, cannot("resume"))
 }
 
@@ -191,7 +201,7 @@ func throttleCommand(a *app) *cobra.Command {
 		if l := loadText(job.LoadStatus{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
-		return c.changed(&j, err, text, "has other limits: "+text)
+		return c.changed(&j, err, text, "limits changed: "+text)
 	}, cannot("throttle"))
 }
 
@@ -271,7 +281,12 @@ func (c *control) finalize(ctx context.Context) error {
 		fmt.Fprintf(&b, ", at %s", st.FinalizedAt.UTC().Format(time.RFC3339)) // perhaps long before
 	}
 	b.WriteString("\n")
-	b.WriteString(wayBack(j.Name, st.TargetPosition))
+	if ofProcess(&j) {
+		b.WriteString(wayBack(j.Name, st.TargetPosition))
+	} else if st.TargetPosition != "" {
+		fmt.Fprintf(&b, "the target stands at %s: to fall back, choose Reverse in the console, or POST to %s/%s/reverse\n",
+			st.TargetPosition, api.PathJobs, cli.Plain(j.Name))
+	}
 	writeEnd(&b, *st)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }

@@ -91,10 +91,24 @@ func (l *letterLook) list(ctx context.Context, from letters) error {
 			cli.Plain(one.Document), cut(cli.Plain(one.Reason), 100))
 		return err
 	})
-	if err == nil && n == 0 && l.output != "json" {
-		_, err = fmt.Fprintln(out, "there is no such dead letter")
+	if err == nil && n == 0 {
+		err = l.none(ctx, from, out)
 	}
 	return errors.Join(err, out.Flush())
+}
+
+// none says that there are no dead letters, unless there is no such job either.
+func (l *letterLook) none(ctx context.Context, from letters, out io.Writer) error {
+	if _, ok := from.(*storedLetters); ok && l.job != "" {
+		if _, err := findJob(ctx, l.cluster, l.job); err != nil {
+			return err
+		}
+	}
+	if l.output == "json" {
+		return nil
+	}
+	_, err := fmt.Fprintln(out, "there are no such dead letters")
+	return err
 }
 
 func lettersShowCommand(a *app) *cobra.Command {

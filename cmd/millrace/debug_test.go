@@ -101,7 +101,7 @@ func looks(t *testing.T, p *program) {
 		}
 	}
 	code, out, stderr := p.run("jobs", "show", "--job", known.ID)
-	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "reach"} {
+	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "high-water mark"} {
 		if code != cli.ExitOK || !strings.Contains(out, want) {
 			t.Errorf("job: no %q in\n%s%s", want, out, stderr)
 		}

@@ -144,12 +144,17 @@ func resumeLine(j *state.Job) string {
 		return quoted(words) + " with the rules " + j.Rules
 	}
 	rules := transform.ParseConfig(j.Rules)
+	asIs := func(item string) string { return item }
 	for _, kind := range []struct {
 		flag  string
 		items []string
-	}{{"--include", rules.Include}, {"--exclude", rules.Exclude}, {"--rename", rules.Rename}} {
+		form  func(string) string
+	}{{"--include", rules.Include, listItem}, {"--exclude", rules.Exclude, listItem},
+		{"--rename", rules.Rename, listItem}, {"--filter", rules.Filter, asIs}, {"--skip", rules.Skip, asIs},
+		{"--fields", rules.Fields, asIs}, {"--soft-delete", rules.SoftDelete, asIs},
+		{"--history", rules.History, listItem}} {
 		for _, item := range kind.items {
-			words = append(words, kind.flag, listItem(item))
+			words = append(words, kind.flag, kind.form(item))
 		}
 	}
 	return quoted(words)
@@ -217,7 +222,7 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 
 func jobsText(list []jobInfo) string {
 	if len(list) == 0 {
-		return "the target knows no job\n"
+		return "the target has no jobs\n"
 	}
 	t := newTable("job", "state", "phase", "source", "rules", "applied", "open dead letters", "begun")
 	for i := range list {
@@ -272,8 +277,8 @@ func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	case err != nil:
 		return nil, err
 	case len(list) == 0:
-		return nil, misuse(fmt.Errorf("the target knows no job %s", cli.Plain(name)),
-			"millrace jobs list shows those that it knows")
+		return nil, misuse(fmt.Errorf("the target has no job %s", cli.Plain(name)),
+			"millrace jobs list shows its jobs; each job is stored on its own target")
 	}
 	return &list[0], list[0].err
 }
@@ -339,6 +344,7 @@ func (j *jobInfo) text() string {
 		return statusText(*j.last)
 	}
 	t := facts{newTable(j.Job, phaseText(j.Phase, j.Paused))}
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 100}}) // rules may be long
 	t.add("state", j.lifeText())
 	t.add("source", j.Source)
 	t.add("target", j.Target)
@@ -350,7 +356,7 @@ func (j *jobInfo) text() string {
 	t.add("consistent position", j.Consistent)
 	t.add("applied", j.appliedText())
 	t.add("reads on from", j.ReadsFrom)
-	t.add("reach", j.Reach)
+	t.add("high-water mark", j.Reach)
 	t.add("schema change under way", j.Intent)
 	t.final(j.FinalizedAt, j.TargetPosition)
 	t.add("attempt", j.Attempt)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -90,9 +91,9 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	}
 	b.must(b.src.InsertMany(t.Context(),
 		[]any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 2}}}))
-	b.expect(cli.ExitOK, "jobs list", "knows no job")
-	b.expect(cli.ExitUsage, "jobs show --job orders", "knows no job orders")
-	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "knows no job orders")
+	b.expect(cli.ExitOK, "jobs list", "has no jobs")
+	b.expect(cli.ExitUsage, "jobs show --job orders", "has no job orders")
+	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "has no job orders")
 
 	const flags = "sync --job orders --include shop.* --on-existing merge --on-conflict skip --until "
 	sync, _, errs := p.command(strings.Fields(flags + "never")...)
@@ -257,6 +258,19 @@ func TestResumeCommand(t *testing.T) {
 		got := resumeLine(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
 		if !strings.HasPrefix(got, "millrace sync --job j --source s --target t") || !strings.HasSuffix(got, want) {
 			t.Errorf("%s: %s", rules, got)
+		}
+	}
+	all, err := transform.New(transform.Config{Include: []string{"shop.*"}, Filter: []string{`shop.a={"x": 1}`},
+		Skip: []string{"shop.*=delete,drop"}, Fields: []string{`shop.a={"drop": ["y"]}`},
+		SoftDelete: []string{"b.*=gone"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := resumeLine(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: all.String()})
+	for _, want := range []string{"--filter 'shop.a={", "--skip 'shop.*=", "--fields 'shop.a={",
+		"--soft-delete 'b.*=gone"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is missing: a job goes on with its rules alone: %s", want, got)
 		}
 	}
 	if got := resumeLine(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got,

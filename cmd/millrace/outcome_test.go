@@ -54,6 +54,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"jobs list":          "--target=" + nobody,
 		"jobs show":          "--target=" + nobody,
 		"jobs drop":          "--target=" + nobody,
+		"jobs edit":          "--server=127.0.0.1:1 --job=x --file=" + missing,
 		"jobs create":        "--server=127.0.0.1:1 --name=x --file=" + missing,
 		"jobs pause":         "--server=127.0.0.1:1 --job=x",
 		"jobs resume":        "--server=127.0.0.1:1 --job=x",
@@ -265,6 +266,17 @@ func hostileStatus() job.Status {
 	s.Copy.Collections[0].Source = hostile
 	s.Conflicts.Open, s.Conflicts.Where = 1, hostile
 	return s
+}
+
+// TestLongTimesInLogs: a text log has no exponents.
+func TestLongTimesInLogs(t *testing.T) {
+	var out bytes.Buffer
+	s := copying(3)
+	s.Phase, s.Follow = job.PhaseFollowing, job.FollowStatus{LagSeconds: 0.44, WindowSeconds: 3_506_250.3}
+	logProgress(config.NewLog(&out, "debug", "text"), s)
+	if text := out.String(); !strings.Contains(text, "lagSeconds=0.4 windowSeconds=3506250 ") {
+		t.Error(text)
+	}
 }
 
 // TestJSONLogs: a program that reads the log finds numbers, each with its unit in

@@ -137,41 +137,73 @@ func (a *app) chosen(server, target string) (bool, error) {
 	if env := fromEnv("server", server); env != fromEnv("target", target) {
 		return !env, nil
 	}
-	return false, misuse(errors.New("both a service and a target are given"), "give one of --server and --target")
+	if a.uri("server", "") != server { // both are flags
+		return false, misuse(errors.New("both a service and a target are given"), "give one of --server and --target")
+	}
+	return false, misuse(fmt.Errorf("both %s and %s are set", config.EnvName("server"), config.EnvName("target")),
+		"give --server or --target, which wins, or unset one of the two")
 }
 
 func jobsCreateCommand(a *app) *cobra.Command {
 	r := remote{app: a}
-	var n api.NewJob
-	var file string
-	var labels []string
-	cmd := r.command(a.described("jobs create", &cobra.Command{}),
-		func(ctx context.Context) error { return r.create(ctx, n, file, labels) })
-	fs := cmd.Flags()
-	fs.StringVar(&n.Name, "name", "", "`name` of the job")
-	fs.StringVarP(&file, "file", "f", "", "`file` with the job's settings; - is standard input")
-	fs.StringArrayVar(&labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
-	fs.BoolVar(&n.Paused, "paused", false, "create it paused")
-	_ = errors.Join(cmd.MarkFlagRequired("name"), cmd.MarkFlagRequired("file"))
+	var d defined
+	cmd := r.command(a.described("jobs create", &cobra.Command{}), func(ctx context.Context) error {
+		n, err := d.read()
+		if err != nil {
+			return err
+		}
+		j, made, err := r.Create(ctx, n)
+		return then(err, func() error { return r.tellDone(&j, requested(made, "created", "exists already, nothing done")) })
+	})
+	cmd.Flags().StringVar(&d.Name, "name", "", "`name` of the job")
+	d.bind(cmd, "create it paused")
+	_ = cmd.MarkFlagRequired("name")
 	return cmd
 }
 
-func (r *remote) create(ctx context.Context, n api.NewJob, file string, labels []string) (err error) {
-	if n.Labels, err = service.ParseLabels(labels); err != nil {
-		return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--label"))
+func jobsEditCommand(a *app) *cobra.Command {
+	r := remote{app: a}
+	var d defined
+	cmd := r.jobCommand(a.described("jobs edit", &cobra.Command{}), func(ctx context.Context) error {
+		n, err := d.read()
+		if err != nil {
+			return err
+		}
+		n.Name = r.job
+		j, err := r.Edit(ctx, n)
+		return then(err, func() error { return r.tellDone(&j, "has new settings, and starts again") })
+	})
+	d.bind(cmd, "leave it paused")
+	return cmd
+}
+
+// defined is a definition as flags give it.
+type defined struct {
+	api.NewJob
+
+	file   string
+	labels []string
+}
+
+func (d *defined) bind(cmd *cobra.Command, paused string) {
+	fs := cmd.Flags()
+	fs.StringVarP(&d.file, "file", "f", "", "`file` with the job's settings; - is standard input")
+	fs.StringArrayVar(&d.labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
+	fs.BoolVar(&d.Paused, "paused", false, paused)
+	_ = cmd.MarkFlagRequired("file")
+}
+
+func (d *defined) read() (n api.NewJob, err error) {
+	n = d.NewJob
+	if n.Labels, err = service.ParseLabels(d.labels); err != nil {
+		return n, cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--label"))
 	}
-	text, err := settingsFile(file)
+	text, err := settingsFile(d.file)
 	if err != nil {
-		return cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--file"))
+		return n, cli.WithCode(cli.ExitUsage, mongo.Wrap(err, "--file"))
 	}
-	if n.Settings, err = json.Marshal(text); err != nil {
-		return err
-	}
-	j, made, err := r.Create(ctx, n)
-	if err != nil {
-		return err
-	}
-	return r.tellDone(&j, requested(made, "created", "is there already"))
+	n.Settings, err = json.Marshal(text)
+	return n, err
 }
 
 func settingsFile(file string) (string, error) {
@@ -214,7 +246,7 @@ func jobsRemoveCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.jobCommand(a.described("jobs remove", &cobra.Command{}), func(ctx context.Context) error {
 		j, err := r.Remove(ctx, r.job)
-		return then(err, func() error { return r.tellDone(&j, "is to be forgotten") })
+		return then(err, func() error { return r.tellDone(&j, "will be removed") })
 	})
 }
 
@@ -263,7 +295,7 @@ func remoteState(s *api.Summary) string {
 	}
 	switch {
 	case s.Removed:
-		text += ", to be forgotten"
+		text += ", to be removed"
 	case s.Paused && s.State != service.Paused && s.State != service.Finished:
 		text += ", to pause"
 	case s.Finalize && s.State != service.Finished:

@@ -110,7 +110,7 @@ func TestJobsOfAService(t *testing.T) {
 	put("source: env:A\ntarget: env:B\n")
 	b.expect(cli.ExitOK, "jobs list", "has no job")
 	b.expect(cli.ExitOK, "jobs create --name orders --label dc=east -f "+file, "orders: created (waiting)")
-	b.expect(cli.ExitOK, "jobs create --name orders --label dc=east -f "+file, "orders: is there already")
+	b.expect(cli.ExitOK, "jobs create --name orders --label dc=east -f "+file, "orders: exists already")
 	put("source: env:A\ntarget: mongodb://u:hidden@b/\nmoed: all\n")
 	b.expect(cli.ExitUsage, "jobs create --name orders -f "+file, "line 3", "line 2", "password")
 	put("source: env:A\ntarget: env:C\n")
@@ -120,15 +120,15 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs create --name a --label x -f "+file, "key=value")
 	b.until(func() bool { return b.view.Job("orders") != nil })
 
-	b.expect(cli.ExitOK, "jobs pause --job orders", "orders: is to pause (paused)")
-	b.expect(cli.ExitOK, "jobs resume --job orders", "orders: is to go on")
+	b.expect(cli.ExitOK, "jobs pause --job orders", "orders: will pause (paused)")
+	b.expect(cli.ExitOK, "jobs resume --job orders", "orders: will resume")
 	b.expect(cli.ExitUsage, "jobs pause --job none", `there is no job "none"`)
 	b.expect(cli.ExitUsage, "jobs pause", `required flag(s) "job"`)
 	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "not an amount of bytes")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
 	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
-		"has other limits: at most 20 MB a second; load: source low, target normal")
+		"limits changed: at most 20 MB a second; load: source low, target normal")
 	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
 		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
@@ -161,7 +161,7 @@ func TestJobsOfAService(t *testing.T) {
 			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
 	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at",
-		"millrace reverse --job orders", "an index")
+		"choose Reverse in the console, or POST to /api/v1/jobs/orders/reverse", "an index")
 	waiting.Wait()
 	b.expect(cli.ExitFailure, "finalize --job orders", "2026-05-01T12:00:00Z")
 	b.expect(cli.ExitOK, "jobs show --job orders", "target position", "7:1", "2026-05-01T12:00:00Z")
@@ -170,7 +170,7 @@ func TestJobsOfAService(t *testing.T) {
 		j.State != service.Finished {
 		t.Errorf("%+v %v", j, err)
 	}
-	b.expect(cli.ExitOK, "jobs remove --job orders", "is to be forgotten")
+	b.expect(cli.ExitOK, "jobs remove --job orders", "will be removed")
 }
 
 // TestOneSetOfCommands: those of a running sync take a job of a service, too. Where a sync of
@@ -192,8 +192,8 @@ func TestOneSetOfCommands(t *testing.T) {
 	}
 	b.expect(cli.ExitOK, "status --job orders", "orders", "waiting", "by op")
 	b.expect(cli.ExitUsage, "status --job none", `there is no job "none"`)
-	b.expect(cli.ExitOK, "pause --job orders", "orders: is to pause (paused)")
-	b.expect(cli.ExitOK, "resume --server "+b.url, "orders: is to go on")
+	b.expect(cli.ExitOK, "pause --job orders", "orders: will pause (paused)")
+	b.expect(cli.ExitOK, "resume --server "+b.url, "orders: will resume")
 	b.expect(cli.ExitOK, "throttle --max-rate-docs 7 --job orders", "at most 7 documents a second")
 	b.expect(cli.ExitUsage, "finalize --job orders", "it does not run")
 	b.expect(cli.ExitUsage, "finalize --job orders --cancel", "nobody has asked")
@@ -255,7 +255,7 @@ func TestServiceOrTarget(t *testing.T) {
 	b := newServiceBench(t)
 	b.expect(cli.ExitUsage, "jobs list --target mongodb://x/ --server "+b.url+"/", "both a service and a target")
 	b.env["MILLRACE_TARGET"] = "mongodb://x:1/?serverSelectionTimeoutMS=1"
-	b.expect(cli.ExitUsage, "jobs list", "both a service and a target")
+	b.expect(cli.ExitUsage, "jobs list", "both MILLRACE_SERVER and MILLRACE_TARGET are set")
 	b.expect(cli.ExitOK, "jobs list --server "+b.url+"/", "has no job")
 	b.expect(cli.ExitFailure, "jobs list --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
 	b.env = map[string]string{}

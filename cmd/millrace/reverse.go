@@ -68,9 +68,12 @@ func (r *session) watchWayBack(ctx context.Context, s *config.Reverse) error {
 		case l.Forgets && l.Left() < s.WarnWindow:
 			r.log.Warn("the way back will be lost soon", "remaining", l.Left(), "warnBelow", s.WarnWindow,
 				"hint", "start millrace reverse, or make the oplog larger (replSetResizeOplog)")
+		case !l.Forgets: // what is left says nothing while the oplog grows
+			r.log.Info("the way back is open: the oplog is not full yet", "job", s.Job, "from", l.Position, "oplogBegins",
+				l.Oldest)
 		default:
 			r.log.Info("the way back is open", "job", s.Job, "from", l.Position, "oplogBegins", l.Oldest,
-				"remaining", l.Left(), "forgets", l.Forgets)
+				"remaining", l.Left())
 		}
 		return nil
 	}

@@ -86,7 +86,9 @@ func (c *control) status(ctx context.Context) error {
 		return c.watchStatus(ctx)
 	}
 	j, err := c.api.Job(ctx, c.Job)
-	return then(err, func() error { return c.Tell(c.Output, jobStatus{Job: j}, remoteText(&j)) })
+	return then(err, func() error {
+		return cmp.Or(c.Tell(c.Output, jobStatus{Job: j}, remoteText(&j)), failedError(&j))
+	})
 }
 
 // watchStatus shows the status until the job ends: drawn on a terminal, a line each elsewhere.
@@ -117,12 +119,20 @@ func (c *control) watchStatus(ctx context.Context) error {
 		case j.State == service.Finished:
 			return nil
 		case j.State == service.Failed:
-			return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint)
+			return failedError(&j)
 		}
 		if pace.Pause(ctx, c.Interval) != nil {
 			return nil
 		}
 	}
+}
+
+// failedError is nil for a job that has not failed.
+func failedError(j *api.Job) error {
+	if j.State != service.Failed {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint)
 }
 
 // ended shows how a sync that was seen last has ended, and returns its error. It is known from the record of a sync of

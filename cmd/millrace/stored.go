@@ -84,8 +84,8 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", mongo.WithHint(fmt.Errorf("%s is not the target of a job", c.Address()),
-			"a job is stored on its target, in the database "+mongo.StateDB)
+		return "", mongo.WithHint(fmt.Errorf("%s has no jobs", c.Address()),
+			"check --target: a job is stored on its target, in the database "+mongo.StateDB)
 	case 1:
 		return names[0], nil
 	}

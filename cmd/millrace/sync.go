@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -67,6 +68,9 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	}
 	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
 		return precheckError(forbidden.Plan.Checks)
+	}
+	if errors.Is(runErr, state.ErrRunning) { // this process has done nothing that a report could show
+		return refused(mongo.Wrap(runErr, "job %s", cli.Plain(plan.Job)))
 	}
 	sum := summary{Version: cli.BuildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan,
 		Status: j.Status(), Started: began, Ended: time.Now()}
@@ -154,10 +158,10 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j running) error {
 	})
 }
 
-// endOf returns the last status of a job that was finalized or failed, without its long lists; nil of one that was
-// stopped, which its target knows.
+// endOf returns the last status of a job that was finalized or failed, without its long lists. It returns nil for one
+// that was stopped or that another process runs, which its target knows.
 func endOf(ctx context.Context, st job.Status, err error) any {
-	if err != nil && ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, state.ErrRunning)) {
 		return nil
 	}
 	if err != nil {

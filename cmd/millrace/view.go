@@ -401,7 +401,13 @@ func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), format.S
 func rate(n float64) figure { return figure{n, format.Count(n)} }
 
 // rounded is a time as precise as a log needs it.
-func rounded(seconds float64) float64 { return math.Round(seconds*10) / 10 }
+// rounded is without an exponent, which a log would have for large numbers of type float64.
+func rounded(seconds float64) any {
+	if seconds >= 1000 {
+		return int64(math.Round(seconds))
+	}
+	return math.Round(seconds*10) / 10
+}
 
 // width is how many columns a plain text takes.
 func width(s string) int { return text.StringWidthWithoutEscSequences(s) }

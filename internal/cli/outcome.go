@@ -251,22 +251,38 @@ func (r *Results) write(w io.Writer, err error) error {
 	return WriteJSON(w, both)
 }
 
-// joined puts the fields of a failure before those of a value. A value without fields is named
-// result.
+// joined puts the fields of a failure before those of a value, and in place of its fields of the same names. A value
+// without fields is named result.
 func joined(f failure, value any) (json.RawMessage, error) {
 	var first, second bytes.Buffer
 	if err := errors.Join(WriteJSON(&first, f), WriteJSON(&second, value)); err != nil {
 		return nil, err
 	}
 	head, rest := bytes.TrimSpace(first.Bytes()), bytes.TrimSpace(second.Bytes())
-	head = append(head[:len(head)-1], ',')
-	if rest[0] == '{' {
-		if rest = bytes.TrimSpace(rest[1:]); rest[0] == '}' {
-			head = head[:len(head)-1]
-		}
-		return append(head, rest...), nil
+	if rest[0] != '{' {
+		return append(append(append(head[:len(head)-1], `,"result":`...), rest...), '}'), nil
 	}
-	return append(append(append(head, `"result":`...), rest...), '}'), nil
+	var taken map[string]json.RawMessage
+	if err := json.Unmarshal(head, &taken); err != nil {
+		return nil, err
+	}
+	out := head[:len(head)-1]
+	fields := json.NewDecoder(bytes.NewReader(rest))
+	if _, err := fields.Token(); err != nil { // the brace
+		return nil, err
+	}
+	for fields.More() {
+		var one json.RawMessage
+		name, err := fields.Token()
+		if err = errors.Join(err, fields.Decode(&one)); err != nil {
+			return nil, err
+		}
+		if text, _ := name.(string); taken[text] == nil {
+			key, _ := json.Marshal(text) // a string always has a form
+			out = append(append(append(append(out, ','), key...), ':'), one...)
+		}
+	}
+	return append(out, '}'), nil
 }
 
 // Tell prints a result: text at once, JSON with the error when the command ends.

@@ -127,8 +127,14 @@ func TestSpoolOfDefinitions(t *testing.T) {
 func TestJobsOfSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"some": "mongodb://s/", "some.jobs": "shop-*\nbill\n",
-		"all": "mongodb://s/", "none": "mongodb://s/", "none.jobs": "\n"} {
+		"all": "mongodb://s/", "none": "mongodb://s/", "none.jobs": "\n", "real": "mongodb://s/", "alias.jobs": "shop-*"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A list beside a link is for what the link leads to, and a list beside that is for the link.
+	for link, to := range map[string]string{"alias": "real", "other": "some"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,6 +157,8 @@ func TestJobsOfSecrets(t *testing.T) {
 		{"file:some", "other", false},
 		{"env:NONE", "other", false}, {"file:none", "other", false}, {"file:./some", "other", false},
 		{"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
+		{"file:alias", "other", false}, {"file:real", "other", false}, {"file:real", "shop-1", true},
+		{"file:alias", "shop-1", true}, {"file:other", "other", false}, {"file:other", "bill", true},
 	} {
 		if _, err := access.Secret(c.job, c.reference); (err == nil) != c.ok {
 			t.Errorf("%s for job %q: %v", c.reference, c.job, err)

@@ -81,7 +81,13 @@ func Definition(name, text string, access *Access) (*Sync, Problems) {
 		text, err := access.Secret(name, ref)
 		return strings.TrimRight(text, "\r\n"), err
 	}
-	return &s, append(l.problems, s.Validate(l.origins, nil)...)
+	for _, p := range s.Validate(l.origins, nil) {
+		if p.What == "is missing" && (p.Setting == flagSource || p.Setting == flagTarget) { // there are no flags
+			p.How = "write " + p.Setting + ": env:NAME, and give the connection string to the workers under that name"
+		}
+		l.problems = append(l.problems, p)
+	}
+	return &s, l.problems
 }
 
 // secret resolves the value of a setting, or the part after a shard's name, if it is a reference.
@@ -111,7 +117,7 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 			text, err = access.Secret(l.job, value)
 		}
 		if err != nil {
-			problem.What, problem.How = fmt.Sprintf("cannot read %s: %s", shown, err), "give it to this process"
+			problem.What, problem.How = fmt.Sprintf("cannot read %s: %s", shown, err), "give it to this worker"
 		}
 		value = strings.TrimSpace(text)
 	}

@@ -62,7 +62,7 @@ func (s *Reverse) Validate(o Origins, args []string) Problems {
 	if original == "" {
 		problems = Problems{{Setting: "job", Where: o["job"].String(), What: "is missing",
 			How: "name the finalized job; millrace jobs list --target shows those that are stored"}}
-		s.StartAt = ""
+		s.StartAt, s.NewJob = "", "unnamed" // which causes no second problem
 	}
 	s.Job = s.NewJob
 	defer func() { s.Job = original }()

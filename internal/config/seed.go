@@ -183,7 +183,7 @@ func (c *checker) seedFrom(s *Seed) {
 	switch {
 	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 		u.Scheme != "https" && u.Scheme != "http":
-		c.fail("from", "is not an address of an agent", "give --from https://host:port")
+		c.fail("from", "is not the address of an agent", "give --from https://host:port")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
 	case !loopback.Host(u.Hostname()):

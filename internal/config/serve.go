@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"net/url"
 	"os"
@@ -133,14 +134,39 @@ func (w *Work) secretFile(job, name string) (string, error) {
 	defer func() { _ = root.Close() }()
 	name = filepath.Clean(name)
 	raw, err := root.ReadFile(name)
-	if err != nil || strings.HasSuffix(name, ".jobs") {
+	info, statErr := root.Stat(name)
+	if err != nil || statErr != nil || strings.HasSuffix(name, listSuffix) {
 		return "", fmt.Errorf("--secrets-dir has no readable file %s", name)
 	}
-	jobs, err := root.ReadFile(name + ".jobs")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("cannot read %s.jobs in --secrets-dir, which lists the jobs that may use it", name)
-	}
-	return string(raw), listedFor(job, err == nil, strings.Fields(string(jobs)))
+	return string(raw), listedBeside(root, info, job)
+}
+
+// listSuffix ends the name of a file that lists the jobs that may use the secret beside it.
+const listSuffix = ".jobs"
+
+// listedBeside applies the lists beside all names of a file: a link must not evade the list of what it leads to, nor
+// the other way round.
+func listedBeside(root *os.Root, secret os.FileInfo, job string) error {
+	return fs.WalkDir(root.FS(), ".", func(list string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) && list != "." {
+			return fs.SkipDir
+		}
+		if err != nil {
+			return fmt.Errorf("read --secrets-dir: %w", err)
+		}
+		name, isList := strings.CutSuffix(list, listSuffix)
+		if !isList {
+			return nil
+		}
+		if info, err := root.Stat(name); err != nil || !os.SameFile(info, secret) {
+			return nil
+		}
+		jobs, err := root.ReadFile(list)
+		if err != nil {
+			return fmt.Errorf("cannot read %s in --secrets-dir, which lists the jobs that may use it", list)
+		}
+		return listedFor(job, true, strings.Fields(string(jobs)))
+	})
 }
 
 // listedFor is allowed for a list that an operator wrote. An empty list is for no job.

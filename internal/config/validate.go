@@ -101,7 +101,9 @@ func (c *checker) uri(setting, uri string) {
 	if uri == "" {
 		c.fail(setting, "is missing", "give --"+setting+", "+EnvName(setting)+" or a config file")
 	} else if err := mongo.CheckURI(uri); err != nil {
-		c.fail(setting, "cannot be used: "+err.Error(), mongo.HintOf(err))
+		// Not by fail, which keeps back a text with an @: this one quotes nothing.
+		c.problems = append(c.problems, Problem{Setting: setting, Where: c.origins[setting].String(),
+			What: "cannot be used: " + err.Error(), How: mongo.HintOf(err)})
 	}
 }
 

@@ -143,6 +143,24 @@ func expect(t *testing.T, p Problems, setting string) {
 	}
 }
 
+// TestReasonOfAnAddress: what is wrong with a connection string is said, although it is about an @.
+func TestReasonOfAnAddress(t *testing.T) {
+	s := valid(t)
+	s.Source = "mongodb://u:p@ss/@h/"
+	if p := s.Validate(Origins{}, nil); len(p) != 1 || !strings.Contains(p[0].What, "an @ after a slash") {
+		t.Errorf("%v", p)
+	}
+	var back Reverse
+	back.Bind(pflag.NewFlagSet("reverse", pflag.ContinueOnError), CommandReverse)
+	back.Source, back.Target = s.Target, s.Target
+	if p := back.Validate(Origins{}, nil); len(p) != 1 || p[0].Setting != "job" {
+		t.Errorf("reverse without a job: %v", p)
+	}
+	if _, p := CheckDefinition("a", "target: env:B"); len(p) != 1 || !strings.Contains(p[0].How, "source: env:NAME") {
+		t.Errorf("a definition has no flags: %v", p)
+	}
+}
+
 func TestValidateOthers(t *testing.T) {
 	var v Verify
 	v.Bind(pflag.NewFlagSet("verify", pflag.ContinueOnError), CommandVerify)

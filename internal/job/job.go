@@ -172,13 +172,19 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
 	if spec.Users {
-		j.accounts = &accounts{source: j.source.cluster, target: j.dst, rules: j.rules, store: j.store, log: j.log,
-			own: users.Own{}, warned: map[string]bool{}}
+		j.accounts = &accounts{sides: j.sides(), rules: j.rules, store: j.store, log: j.log, own: users.Own{},
+			warned: map[string]bool{}}
 	}
 	j.backoff = &retry.Backoff{Waiting: j.failing}
 	j.preparer = &preparer{session: &j.session}
 	j.copier = &copier{session: &j.session, lease: j.lease, assistants: map[string]*assign.Figures{}}
 	return j, nil
+}
+
+// sides are where users are copied from and to.
+func (j *Job) sides() users.Sides {
+	return users.Sides{Source: users.Side{Cluster: j.source.cluster, URI: j.spec.Source, Shards: j.spec.SourceShards},
+		Target: users.Side{Cluster: j.dst, URI: j.spec.Target, Shards: j.spec.TargetShards}}
 }
 
 func (j *Job) newJob() state.Job {
@@ -228,7 +234,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules,
 		Keys: &j.keys, Store: j.store, Schema: j.cat, Desired: j.desired, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, AcceptLoss: j.spec.AcceptLoss,
-		Restart: j.spec.Restart, TargetShards: j.targetShards,
+		Restart: j.spec.Restart, TargetShards: j.targetShards, Homes: j.sides().Homes,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
 		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,
 		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window,

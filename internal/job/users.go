@@ -18,10 +18,10 @@ import (
 
 // accounts keeps the target's users and roles equal to the source's. A nil one copies none.
 type accounts struct {
-	source, target *mongo.Cluster
-	rules          *transform.Set
-	store          state.Store
-	log            *slog.Logger
+	sides users.Sides
+	rules *transform.Set
+	store state.Store
+	log   *slog.Logger
 
 	mu     sync.Mutex // one pass at a time
 	own    users.Own
@@ -68,7 +68,15 @@ func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 	defer a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, usersTime)
 	defer cancel()
-	want, have, err := users.Both(ctx, a.source, a.target, a.rules)
+	source, target, done, err := a.sides.Homes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if target != a.sides.Target.Cluster { // a connection of its own, which only the job's owner may write by
+		target.Pool.SetGuard(a.store.Owned)
+	}
+	want, have, err := users.Both(ctx, source, target, a.rules)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +87,7 @@ func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 		if err := a.note(ctx); err != nil {
 			return nil, err
 		}
-		if err := users.Apply(ctx, a.target, c); err != nil {
+		if err := users.Apply(ctx, target, c); err != nil {
 			return nil, err
 		}
 		a.own.End(c)

@@ -87,10 +87,14 @@ func ParseURI(uri string) (*options.ClientOptions, error) {
 	}
 	opts := options.Client().ApplyURI(uri)
 	var file *fs.PathError
+	var name *net.DNSError
 	switch err := opts.Validate(); {
 	case errors.As(err, &file):
 		return nil, WithHint(fmt.Errorf("cannot read a file that the connection string names: %w", file),
 			"check tlsCAFile and tlsCertificateKeyFile")
+	case errors.As(err, &name):
+		return nil, WithHint(fmt.Errorf("cannot look up the hosts of the connection string: %w", name),
+			"check the host name after mongodb+srv://, and the DNS of this machine")
 	case err != nil:
 		return nil, WithHint(fmt.Errorf("the connection string cannot be parsed: %s", reason(err)), uriHint)
 	}
@@ -106,10 +110,6 @@ const (
 
 // reason is the driver's text where that quotes nothing but the names of options.
 func reason(err error) string {
-	var name *net.DNSError
-	if errors.As(err, &name) {
-		return name.Error()
-	}
 	text := err.Error()
 	if _, option, ok := strings.Cut(text, `invalid value for "`); ok {
 		if option, _, _ = strings.Cut(option, `"`); !strings.ContainsFunc(option,

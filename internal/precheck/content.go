@@ -137,11 +137,12 @@ func (p accounts) users(ctx context.Context) error {
 	if !p.Users || p.plan.Checks.Failed() { // perhaps for missing rights, which the check of privileges names
 		return nil
 	}
-	if p.Source.Info.Kind == mongo.KindSharded || p.Target.Info.Kind == mongo.KindSharded {
-		p.add(Fail, "users", "leave --users out", "users and roles are copied between replica sets only")
-		return nil
+	var want, have users.Set
+	source, target, done, err := p.Homes(ctx)
+	if err == nil {
+		defer done()
+		want, have, err = users.Both(ctx, source, target, p.Rules)
 	}
-	want, have, err := users.Both(ctx, p.Source, p.Target, p.Rules)
 	switch {
 	case mongo.Classify(err) == mongo.ClassRetry:
 		return err

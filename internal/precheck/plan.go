@@ -3,6 +3,7 @@ package precheck
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +87,8 @@ type Input struct {
 	Skips                   bool // documents that the target refuses are left out
 	WarnWindow              time.Duration
 
+	// Homes opens what has the users and roles of both sides (see users.Sides).
+	Homes func(ctx context.Context) (source, target *mongo.Cluster, done func(), err error)
 	// TargetShards opens the shards of a sharded target.
 	TargetShards func(ctx context.Context) (*origin.Sharded, error)
 	// Router opens one of the target's routers.
@@ -127,13 +130,13 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	}
 	of.deployments()
 	of.versions()
-	if p.plan.Checks.Failed() {
+	if p.ends() {
 		return p.plan, nil
 	}
 	if err := of.members(ctx); err != nil {
 		return nil, err
 	}
-	if p.plan.Checks.Failed() {
+	if p.ends() {
 		return p.plan, nil
 	}
 	if err := (asker{p}).look(ctx); err != nil {
@@ -158,6 +161,14 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	}
 	p.ok("scope", "%s", scope)
 	return p.plan, nil
+}
+
+// ends reports a failure after which others cannot be checked. An older target is none: all that is to be decided is
+// shown at once.
+func (p *planner) ends() bool {
+	return slices.ContainsFunc(p.plan.Checks.Of(Fail), func(c Check) bool {
+		return c.Name != checkVersions && c.Name != checkFCV
+	})
 }
 
 func (p *planner) steps() []func(context.Context) error {

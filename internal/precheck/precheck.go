@@ -90,8 +90,12 @@ func (f Failed) Lines() []string {
 	if len(failed) == 1 {
 		return []string{"precheck " + failed[0].Name + ": " + failed[0].Message}
 	}
+	const most = 20
 	lines := []string{fmt.Sprintf("%d checks failed:", len(failed))}
-	for _, c := range failed {
+	for i, c := range failed {
+		if i == most {
+			return append(lines, fmt.Sprintf("  and %d more", len(failed)-most))
+		}
 		lines = append(lines, "  "+c.Name+": "+c.Message)
 		if c.Hint != "" {
 			lines = append(lines, "    hint: "+c.Hint)

@@ -71,6 +71,8 @@ func (p access) rolesHint(side string) string {
 	switch {
 	case side == "source" && p.Users:
 		roles = "readAnyDatabase, clusterMonitor and backup"
+	case side == "target" && p.Target.Info.Kind == mongo.KindSharded && p.Users:
+		roles = "readWriteAnyDatabase, restore, backup, clusterMonitor and clusterManager"
 	case side == "target" && p.Target.Info.Kind == mongo.KindSharded:
 		roles = "readWriteAnyDatabase, restore, clusterMonitor and clusterManager"
 	case side == "target" && p.Users: // restore reads no roles
@@ -271,7 +273,11 @@ func (p access) unauthorized(err error) {
 		side = "target"
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
+	hint := p.rolesHint(side)
+	if strings.Contains(text, "requires authentication") {
+		hint = "write user and password into --" + side + ": its connection string names no user"
+	}
+	p.add(Fail, side+" privileges", hint, "%s", text)
 }
 
 type needs struct {

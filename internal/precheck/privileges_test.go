@@ -185,6 +185,11 @@ func TestUnauthorized(t *testing.T) {
 			t.Errorf("%s", hint)
 		}
 	}
+	p.plan.Checks = nil
+	access{p}.unauthorized(errors.New("load job j: (Unauthorized) command find requires authentication"))
+	if hint := p.plan.Checks[0].Hint; !strings.Contains(hint, "names no user") {
+		t.Errorf("without a user: %s", hint)
+	}
 	for side, roles := range map[string]string{"source": "readAnyDatabase and clusterMonitor",
 		"shard s0": "readAnyDatabase"} {
 		if hint := (access{p}).rolesHint(side); !strings.Contains(hint, roles) || strings.Contains(hint, "restore") {

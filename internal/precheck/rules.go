@@ -82,14 +82,26 @@ func caseClashes(colls []Collection, have []string) (out []string) {
 	return out
 }
 
+// unused reports rules that match nothing: the first of them one by one, which no report has room for without a bound.
 func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
+	const most = 50
+	rest, worst := 0, Warn
 	for _, r := range rules {
 		level, hint := Warn, ""
 		if slices.Contains([]string{"include", "filter", "skip", "fields", "soft-delete", "history"}, r.Kind) {
 			level, hint = unmatched(allowed)
 		}
+		if len(out) == most {
+			if rest++; level == Fail {
+				worst = Fail
+			}
+			continue
+		}
 		out.Add(level, "names", fmt.Sprintf("--%s %s matches nothing on the source", r.Kind, r.Text),
 			didYouMean(meant(r.Text, names), hint))
+	}
+	if rest > 0 {
+		out.Add(worst, "names", fmt.Sprintf("%d more rules match nothing on the source", rest), "")
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -56,6 +57,26 @@ func TestUnusedRules(t *testing.T) {
 				t.Errorf("%s\nwant %s", text, c.want)
 			}
 		})
+	}
+}
+
+// TestManyUnused: so many rules that match nothing make a short report.
+func TestManyUnused(t *testing.T) {
+	var c transform.Config
+	for i := range 500 {
+		c.Include = append(c.Include, fmt.Sprintf("none%d.*", i))
+	}
+	rules, err := transform.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := unused(rules.Unused(nil), nil, false)
+	if n := len(list); n != 51 || list[50].Level != Fail ||
+		list[50].Message != "450 more rules match nothing on the source" {
+		t.Errorf("%d: %v", n, list[n-1])
+	}
+	if lines := Failed(list).Lines(); len(lines) > 50 || lines[len(lines)-1] != "  and 31 more" {
+		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
 	}
 }
 

@@ -117,6 +117,11 @@ func (p sides) shards() {
 	p.ok("shards", "%d, each can be reached: %s; the balancer may go on", len(names), strings.Join(names, ", "))
 }
 
+const (
+	checkVersions = "versions"
+	checkFCV      = "feature compatibility"
+)
+
 func (p sides) versions() {
 	src, dst := p.Source.Info, p.Target.Info
 	oldest, newest := mongo.Tested()
@@ -135,17 +140,17 @@ func (p sides) versions() {
 	older := dst.Version.OlderThan(src.Version)
 	switch {
 	case older && !p.AllowDowngrade:
-		p.add(Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade",
+		p.add(Fail, checkVersions, "use a target at least as new, or accept the risk with --allow-downgrade",
 			"the target (%s) is older than the source (%s)", dst.Version, src.Version)
 	case older:
-		p.add(Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version,
-			src.Version)
+		p.add(Warn, checkVersions, "", "the target (%s) is older than the source (%s); features it lacks will fail",
+			dst.Version, src.Version)
 	case mongo.OlderFCV(dst.FCV, src.FCV) && !p.AllowDowngrade:
-		p.add(Fail, "feature compatibility",
+		p.add(Fail, checkFCV,
 			"run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
 			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
 	default:
-		p.ok("versions", "%s to %s", src.Version, dst.Version)
+		p.ok(checkVersions, "%s to %s", src.Version, dst.Version)
 	}
 }
 

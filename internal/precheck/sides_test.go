@@ -13,6 +13,20 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
+// TestOlderTargetEndsNothing: the other checks of a job to an older target are made all the same.
+func TestOlderTargetEndsNothing(t *testing.T) {
+	p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
+	p.Source.Info.Version.Major++
+	sides{p}.versions()
+	if !p.plan.Checks.Failed() || p.ends() {
+		t.Errorf("%v", p.lines())
+	}
+	p.add(Fail, "identity", "", "the same set")
+	if !p.ends() {
+		t.Error("a failure that forbids to look on is taken for an older target")
+	}
+}
+
 // TestDeployments: which kinds of deployment a job runs between, by its mode.
 func TestDeployments(t *testing.T) {
 	const set, sharded, alone = mongo.KindReplicaSet, mongo.KindSharded, mongo.KindStandalone

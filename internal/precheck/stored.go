@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/reverse"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -25,6 +27,9 @@ func (p stored) resume(context.Context) error {
 		}
 		if p.Mode == state.ModeIncremental {
 			_, reverses := state.StartAtJob(p.StartAt)
+			if found && reverses {
+				p.reversedBefore()
+			}
 			if _, err := mongo.ParseOpTime(p.StartAt); err != nil && !reverses {
 				p.add(Fail, "start", "give the position of the target's data, e.g. --start-at 1700000000:1",
 					"incremental mode of a new job needs --start-at with a position, a time or job:NAME (got %q)", p.StartAt)
@@ -68,6 +73,24 @@ func (p stored) resume(context.Context) error {
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
 	return nil
+}
+
+// reversedBefore refuses to begin anew a job that leads another one back: all changes since the cut-over are applied
+// once more, over what was written since.
+func (p stored) reversedBefore() {
+	job, _, _ := p.seen.job()
+	why := fmt.Sprintf("job %s has begun to lead back already (phase %s): --restart applies all changes since the "+
+		"cut-over again, and forgets its dead letters", p.Job, job.Phase)
+	if job.Phase == state.PhaseFinalized {
+		why = fmt.Sprintf("job %s was finalized at %s: --restart overwrites what was written to its target since, and "+
+			"forgets its own way back", p.Job, job.FinalizedAt.Format(time.RFC3339))
+	}
+	if slices.Contains(p.AcceptLoss, reverse.TargetChanges) {
+		p.add(Warn, "loss: "+reverse.TargetChanges, "", "%s", why)
+		return
+	}
+	p.add(Fail, "loss: "+reverse.TargetChanges, "leave --restart out to continue the job; --accept-loss "+
+		reverse.TargetChanges+" begins anew all the same", "%s", why)
 }
 
 // alive refuses to begin a job anew that a process runs.

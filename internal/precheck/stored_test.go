@@ -194,3 +194,27 @@ func TestRivals(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartOfAReversal: a job that leads back begins anew only where its loss is accepted.
+func TestRestartOfAReversal(t *testing.T) {
+	for _, c := range []struct {
+		phase  state.Phase
+		accept []string
+		want   string
+	}{
+		{state.PhaseFollowing, nil, "fail loss: target-changes: job j has begun to lead back already (phase following)"},
+		{state.PhaseFinalized, nil, "fail loss: target-changes: job j was finalized at 2026-05-01T12:00:00Z"},
+		{state.PhaseFinalized, []string{"target-changes"}, "warn loss: target-changes: job j was finalized at"},
+	} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
+		p.Restart, p.Mode, p.StartAt, p.AcceptLoss = true, state.ModeIncremental, "job:first", c.accept
+		p.seen.job = func() (state.Job, bool, error) {
+			return state.Job{ID: "j", Phase: c.phase, FinalizedAt: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}, true, nil
+		}
+		p.seen.life = func() (state.Life, error) { return state.Stopped, nil }
+		if err := (stored{p}).resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, p.lines(), c.want)
+	}
+}

@@ -57,6 +57,8 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		return nil, err
 	}
 	e := New(sides[source], sides[target], spec.Options)
+	e.homes = users.Sides{Source: users.Side{Cluster: sides[source], URI: spec.Source, Shards: spec.SourceShards},
+		Target: users.Side{Cluster: sides[target], URI: spec.Target, Shards: spec.TargetShards}}.Homes
 	var of [2]*origin.Sharded
 	defer func() {
 		for _, o := range of {
@@ -185,8 +187,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: list what no job brings to the target: %w", err)
 	}
 	for _, db := range others {
-		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared,"+
-			" for the source has nothing of it; an --include of it has it compared", db))
+		report.Notes = append(report.Notes, fmt.Sprintf("database %[1]s of the target was not compared,"+
+			" because the source has no such collections; --include %[1]s compares it", db))
 	}
 	return report, nil
 }
@@ -401,7 +403,12 @@ func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema
 		if err != nil || !e.o.Users {
 			return err
 		}
-		others, err := users.Diff(ctx, e.clusters[source], e.clusters[target], rules)
+		from, to, done, err := e.homes(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		others, err := users.Diff(ctx, from, to, rules)
 		diffs = append(diffs, others...)
 		return err
 	})

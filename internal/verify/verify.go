@@ -38,6 +38,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/users"
 )
 
 // Pair names two collections that should hold the same documents, and how the source's become the
@@ -152,6 +153,8 @@ type Engine struct {
 	findings findings
 	recheck  *rechecker
 	assigner *assigner // nil where all is read here
+	// homes opens what has the users and roles of both sides.
+	homes func(context.Context) (from, to *mongo.Cluster, done func(), err error)
 }
 
 const (
@@ -181,7 +184,8 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 	o = o.withDefaults()
 	share := int(o.MaxBufferedBytes) / (o.Workers + 1)
 	e := &Engine{clusters: [2]*mongo.Cluster{src, dst}, o: o, slots: semaphore.NewWeighted(int64(o.Workers)),
-		rate: pace.New(pace.Rates{Bytes: o.BytesPerSecond})}
+		rate:  pace.New(pace.Rates{Bytes: o.BytesPerSecond}),
+		homes: users.Sides{Source: users.Side{Cluster: src}, Target: users.Side{Cluster: dst}}.Homes}
 	e.limits = limits{
 		batch:   max(min(share/8, 4<<20), 16<<10),
 		scan:    max(min(share/4, 8<<20), 16<<10),

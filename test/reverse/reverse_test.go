@@ -258,6 +258,10 @@ func TestLosses(t *testing.T) {
 	if n, err := b.old.Database("shop").Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 31 {
 		t.Errorf("the old cluster has %d documents: %v", n, err)
 	}
+	b.refused("job shop-back was finalized at", append(reverse, "--restart", "--accept-loss",
+		"drop,filter", "--dry-run")...)
+	again := test.Start(t, b.bin, append(reverse, append(accepted, "--restart", "--dry-run")...)...)
+	b.ok(again.Wait(patience))
 }
 
 // TestShards: between sharded clusters, whose chunks move, with transactions over shards.

@@ -121,7 +121,7 @@ func (s section) receivers(into *Settings) {
 				one.Bad("name", "is missing, or has more than letters, digits, dashes and underlines",
 					"name the receiver: its pending notices are stored under the name")
 			} else if names[name] {
-				one.Bad("name", fmt.Sprintf("%q is there twice", name), "give each receiver a name of its own")
+				one.Bad("name", fmt.Sprintf("%q is used twice", name), "give each receiver a name of its own")
 			}
 			names[name] = true
 			into.Receivers = append(into.Receivers, Receiver{Name: name, Jobs: one.Patterns(), send: kind.read(section{one})})
@@ -153,7 +153,8 @@ func (s section) webhook() sender {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		s.Bad("url", "is missing, or is not an address", "write https://host/path, or env:NAME or file:NAME of it")
+		s.Bad("url", "is missing, or is not an address", "write https://host/path, or env:NAME or file:NAME "+
+			"that stands for it")
 		return nil
 	case u.Scheme == "http" && !loopback.Host(u.Host) && !s.insecure():
 		s.Bad("url", "sends without TLS to another machine",
@@ -211,7 +212,7 @@ func (s section) mailer() sender {
 	}
 	for i, a := range append([]string{m.from}, m.to...) {
 		if _, err := netmail.ParseAddress(a); err != nil {
-			s.Bad([]string{"from", "to"}[min(i, 1)], fmt.Sprintf("%.60q is not an address of mail", a), "write name@example.org")
+			s.Bad([]string{"from", "to"}[min(i, 1)], fmt.Sprintf("%.60q is not a mail address", a), "write name@example.org")
 		}
 	}
 	return m

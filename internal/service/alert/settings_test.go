@@ -74,8 +74,8 @@ func TestMistakes(t *testing.T) {
 		"rules: [":                           `line 1`,
 		"- rules":                            `is not a mapping`,
 		"rules:\n  lagg: {above: 1s}":        `line 2.*rules.lagg.*did you mean lag`,
-		"rules:\n  lag:\n    above: tall":    `line 3.*rules.lag.above.*"tall" is not a time.*30s`,
-		"rules:\n  lag: {above: -1s}":        `line 2.*is not a time`,
+		"rules:\n  lag:\n    above: tall":    `line 3.*rules.lag.above.*"tall" is not a duration.*30s`,
+		"rules:\n  lag: {above: -1s}":        `line 2.*is not a duration`,
 		"rules:\n  failed: {above: 1s}":      `line 2.*rules.failed.above.*is unknown`,
 		"rules:\n  lag: soon":                `line 2.*rules.lag.*is not a mapping.*write off`,
 		"rules:\n  lag: {jobs: ['[']}":       `line 2.*is not a pattern`,
@@ -84,12 +84,12 @@ func TestMistakes(t *testing.T) {
 		"webhooks: {}":                       `webhooks.*is not a list`,
 		"webhooks:\n  - {url: https://x/}":   `line 2.*webhooks\[0\].name.*is missing`,
 		"webhooks:\n  - name: a\n    url: x": `line 3.*webhooks\[0\].url.*is not an address`,
-		"webhooks:\n  - {name: a, url: https://x/}\n  - {name: a, url: https://x/}": `line 3.*"a" is there twice`,
+		"webhooks:\n  - {name: a, url: https://x/}\n  - {name: a, url: https://x/}": `line 3.*"a" is used twice`,
 		"webhooks:\n  - name: a\n    url: http://example.org/":                      `line 3.*without TLS.*https`,
 		"webhooks:\n  - name: a\n    url: https://x/\n    secret: " +
 			"s3cret": `line 4.*webhooks\[0\].secret.*write env:NAME`,
 		"webhooks:\n  - name: a\n    url: https://x/\n    secret: " +
-			"env:NONE": `line 4.*env:NONE cannot be had.*give it to serve`,
+			"env:NONE": `line 4.*env:NONE cannot be read.*MILLRACE_SECRET_NAME of serve`,
 		"webhooks:\n  - name: a\n    url: https://x/\n    ca-file: /none": `line 4.*ca-file.*PEM`,
 		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], security: " +
 			"tsl}": `line 2.*mails\[0\].security.*starttls, tls or none`,
@@ -97,8 +97,8 @@ func TestMistakes(t *testing.T) {
 			"none}": `line 2.*is none, to another machine`,
 		"mails:\n  - {name: m, server: 's:x', from: a@x, to: [b@x]}":                            `line 2.*has no port "x"`,
 		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], user: u}":                       `belong together`,
-		"mails:\n  - {name: m, server: s, from: nobody, to: []}":                                `mails\[0\].to.*\n.*has 0 addresses.*\n.*"nobody" is not an address`,
-		"mails:\n  - name: m\n    server: s\n    from: a@x\n    to: [b@x, \"c\\r\\nBcc: d@x\"]": `line 5.*is not an address`,
+		"mails:\n  - {name: m, server: s, from: nobody, to: []}":                                `mails\[0\].to.*\n.*has 0 addresses.*\n.*"nobody" is not a mail address`,
+		"mails:\n  - name: m\n    server: s\n    from: a@x\n    to: [b@x, \"c\\r\\nBcc: d@x\"]": `line 5.*is not a mail address`,
 	} {
 		_, err := parse("a.yaml", []byte(text), resolver)
 		problems, ok := errors.AsType[config.Problems](err)

@@ -145,7 +145,8 @@ func (a *API) End() { a.end() }
 // Server returns a server with limits of time and size. Its shutdown ends the events.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
-		Handler: forwarded(a.o.Proxies, a), ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime,
+		Handler: forwarded(a.o.Proxies, a), ReadHeaderTimeout: replyTime, ReadTimeout: replyTime,
+		WriteTimeout:   replyTime + 5*time.Second, // so that a body that arrives too slowly gets a reply
 		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: maxHeader,
 		ErrorLog:       slog.NewLogLogger(a.o.Log.Handler(), slog.LevelDebug),

@@ -26,7 +26,7 @@ func TestRolesByRoute(t *testing.T) {
 	want := map[string]service.Role{
 		"GET /livez": "", "GET /readyz": "", "GET /metrics": service.Viewer, "GET /api/v1/openapi.json": service.Viewer,
 		"GET /api/v1/jobs": service.Viewer, "POST /api/v1/jobs": service.Admin, "GET /api/v1/jobs/{name}": service.Viewer,
-		"DELETE /api/v1/jobs/{name}":     service.Admin,
+		"DELETE /api/v1/jobs/{name}": service.Admin, "PUT /api/v1/jobs/{name}": service.Admin,
 		"POST /api/v1/jobs/{name}/pause": service.Operator, "POST /api/v1/jobs/{name}/resume": service.Operator,
 		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator,
 		"PATCH /api/v1/jobs/{name}/limits":  service.Operator,
@@ -264,6 +264,35 @@ func TestWishes(t *testing.T) {
 }
 
 // TestList: page by page, by state and by name.
+// TestEdit: a job that failed before it wrote gets other settings; others keep theirs.
+func TestEdit(t *testing.T) {
+	r := newRig(t)
+	j := r.make("a")
+	const body = `{"settings": {"source": "env:OTHER", "target": "env:TARGET"}}`
+	if a := r.ask("admin", "PUT", PathJobs+"/a", body); a.code != 409 {
+		t.Errorf("a job that has not failed: %d %s", a.code, a.body)
+	}
+	if err := r.hub.Jobs.Report(t.Context(), "a",
+		&service.Report{UID: j.UID, Run: "r1", State: service.Failed, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("a", func(j *service.Job) bool { return j.State() == service.Failed })
+	for body, code := range map[string]int{`{"name": "b", "settings": {}}`: 400, `{"settings": 1}`: 400, `{}`: 400,
+		`{"settings": {"source": "env:A"}}`: 400} {
+		if a := r.ask("admin", "PUT", PathJobs+"/a", body); a.code != code {
+			t.Errorf("%s: %d %s", body, a.code, a.body)
+		}
+	}
+	if a := r.ask("admin", "PUT", PathJobs+"/b", body); a.code != 404 {
+		t.Errorf("no such job: %d %s", a.code, a.body)
+	}
+	a := r.ask("admin", "PUT", PathJobs+"/a", body)
+	if now := into[Job](t, a); a.code != 200 || now.UID != j.UID || !strings.Contains(now.Settings, "env:OTHER") ||
+		now.Wish.Try != 1 {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+}
+
 func TestList(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"c", "a", "shop.b", "Shop-a", "b"} {

@@ -135,6 +135,11 @@ func (c *Client) Limit(ctx context.Context, name string, l server.Limits) (Job, 
 	return c.job(ctx, http.MethodPatch, PathLimits, name, l)
 }
 
+// Edit replaces settings and labels of a job that failed before it wrote, and starts it again.
+func (c *Client) Edit(ctx context.Context, n NewJob) (Job, error) {
+	return c.job(ctx, http.MethodPut, PathJob, n.Name, n)
+}
+
 // Remove deletes a job's definition.
 func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodDelete, PathJob, name, nil)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -21,18 +20,55 @@ const (
 	lookAgain      = 5 * time.Second
 	heartbeatEvery = 15 * time.Second
 	maxListeners   = 200
+	// maxOfOne bounds the listeners of one token or person, who must leave room for others.
+	maxOfOne = 40
 	// sendTime bounds a write to a listener.
 	sendTime = 10 * time.Second
 )
 
 type board struct {
-	listeners atomic.Int64
+	listeners listeners
 
 	mu      sync.Mutex
 	at      time.Time
 	version uint64 // of the view
 	count   uint64
 	now     []posted
+}
+
+// listeners counts those who listen, also by name.
+type listeners struct {
+	mu  sync.Mutex
+	all int
+	by  map[string]int
+}
+
+// enter returns an error where too many listen.
+func (l *listeners) enter(name string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.all >= maxListeners:
+		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
+			maxListeners)
+	case l.by[name] >= maxOfOne:
+		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%s has %d event streams already",
+			name, maxOfOne)
+	}
+	if l.by == nil {
+		l.by = map[string]int{}
+	}
+	l.all, l.by[name] = l.all+1, l.by[name]+1
+	return nil
+}
+
+func (l *listeners) leave(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.by[name]--; l.by[name] == 0 {
+		delete(l.by, name)
+	}
 }
 
 // posted is immutable.
@@ -95,12 +131,12 @@ type listener struct {
 
 // events sends changes of jobs until the listener leaves, its token ends, or the server ends.
 func (n *news) events(c *call) (any, error) {
-	defer n.board.listeners.Add(-1)
-	if n.board.listeners.Add(1) > maxListeners {
+	name := c.caller.Name
+	if err := n.board.listeners.enter(name); err != nil {
 		c.w.Header().Set("Retry-After", "60")
-		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
-			maxListeners)
+		return nil, err
 	}
+	defer n.board.listeners.leave(name)
 	l := &listener{call: c, rc: http.NewResponseController(c.w), sent: map[string]uint64{}}
 	_ = l.rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
 	c.w.Header().Set("Content-Type", "text/event-stream")

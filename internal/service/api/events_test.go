@@ -181,7 +181,13 @@ func TestSlowListener(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
-	for r.api.news.board.listeners.Load() != int64(len(idle)) {
+	listening := func() int {
+		all := &r.api.news.board.listeners
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return all.all
+	}
+	for listening() != len(idle) {
 		time.Sleep(time.Millisecond)
 	}
 	live := r.listen("viewer")
@@ -216,10 +222,28 @@ func TestSlowListener(t *testing.T) {
 // TestTooManyListeners: the last is refused, and there is room once one has gone.
 func TestTooManyListeners(t *testing.T) {
 	r := newRig(t)
-	r.api.news.board.listeners.Store(maxListeners)
+	all := &r.api.news.board.listeners
+	for i := range maxListeners {
+		if err := all.enter(itoa(i % (maxListeners / 2))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if a := r.ask("viewer", "GET", PathEvents, ""); a.code != 429 || a.failure(t).Code != CodeTooMany {
 		t.Errorf("%d %s", a.code, a.body)
 	}
-	r.api.news.board.listeners.Add(-1)
+	all.leave("0")
 	r.listen("viewer").until("snapshot")
+}
+
+// TestListenersOfOne: one token leaves room for others.
+func TestListenersOfOne(t *testing.T) {
+	r := newRig(t)
+	for range maxOfOne {
+		r.listen("viewer")
+	}
+	a := r.ask("viewer", "GET", PathEvents, "")
+	if a.code != 429 || !strings.Contains(string(a.body), "event streams already") {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+	r.listen("admin").until("snapshot")
 }

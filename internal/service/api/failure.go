@@ -96,7 +96,7 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 			Code: operate.Conflict}
 	}
 	id := rand.Text()[:10]
-	a.o.Log.Error("request failed", "request", r.Method+" "+r.Pattern, "id", id, "error", mongo.Brief(err))
+	a.o.Log.Error("request failed", "request", r.Pattern, "id", id, "error", mongo.Brief(err))
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		if a.o.Desk != nil && a.o.Desk.Hub.Trouble() != nil {
 			return http.StatusServiceUnavailable, unwritable()

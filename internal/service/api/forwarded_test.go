@@ -45,6 +45,9 @@ func TestSlowBody(t *testing.T) {
 	r := newRig(t)
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = r.api.Server()
+	if s.Config.WriteTimeout <= s.Config.ReadTimeout {
+		t.Error("there is no time to reply to a body that does not arrive in time")
+	}
 	s.Config.ReadTimeout = 300 * time.Millisecond
 	s.Start()
 	defer s.Close()

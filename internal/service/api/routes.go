@@ -72,6 +72,7 @@ func (a *API) jobRoutes() []route {
 		{http.MethodGet, PathReady, "", a.readyz, 0},
 		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe, 0},
 		{http.MethodPost, PathJobs, service.Admin, a.jobs.create, 0},
+		{http.MethodPut, PathJob, service.Admin, a.jobs.edit, 0},
 		{http.MethodDelete, PathJob, service.Admin, a.jobs.remove, 0},
 		{http.MethodPost, PathReverse, service.Admin, taking(d.reverse, false,
 			`{"name": "shop-back", "acceptLoss": [], "dryRun": true}, each of them optional`), draftTime},
@@ -200,7 +201,7 @@ func (c *call) body(into any, optional bool, form string) error {
 	}
 	if kind := c.mediaType(); kind != "application/json" && !c.old {
 		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json",
-			"the body is said to be %q", kind)
+			"the content type of the body is %q", kind)
 	}
 	return decode(raw, into, form)
 }
@@ -258,6 +259,24 @@ func (j jobs) create(c *call) (any, error) {
 	return JobOf(one), nil
 }
 
+// edit replaces settings and labels. The name is that of the path.
+func (j jobs) edit(c *call) (any, error) {
+	def, err := c.definition()
+	if err != nil {
+		return nil, err
+	}
+	name := c.PathValue("name")
+	if def.Name != "" && def.Name != name {
+		return nil, invalid("leave name out: a job cannot be renamed", "the body is about job %.100q", def.Name)
+	}
+	def.Name = name
+	one, err := j.desk.Edit(c.Context(), c.caller, def)
+	if err != nil {
+		return nil, err
+	}
+	return c.job(one), nil
+}
+
 // definition reads JSON, or YAML with the rest in the query.
 func (c *call) definition() (d service.Definition, err error) {
 	raw, err := io.ReadAll(c.Body)
@@ -290,7 +309,7 @@ func (c *call) definition() (d service.Definition, err error) {
 		return d, err
 	default:
 		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType,
-			"send Content-Type: application/json, or application/yaml with ?name=", "the body is said to be %q", kind)
+			"send Content-Type: application/json, or application/yaml with ?name=", "the content type of the body is %q", kind)
 	}
 	if !utf8.ValidString(d.Settings) {
 		return d, invalid("save it as UTF-8", "the settings are not UTF-8")
@@ -315,7 +334,7 @@ func settings(raw json.RawMessage) (string, error) {
 	if len(raw) > 0 && raw[0] == '{' {
 		var b bytes.Buffer
 		if err := json.Compact(&b, raw); err != nil {
-			return "", invalid("", "the settings are no JSON: %s", err)
+			return "", invalid("", "the settings are not JSON: %s", err)
 		}
 		return b.String(), nil
 	}

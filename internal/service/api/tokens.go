@@ -185,7 +185,7 @@ func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
 			"name whoever has the token: the audit trail says so")
 	}
 	if slices.ContainsFunc(before, func(o holder) bool { return o.name == h.name }) {
-		s.Bad("name", fmt.Sprintf("%q is there twice", h.name), "give each token a name of its own")
+		s.Bad("name", fmt.Sprintf("%q is used twice", h.name), "give each token a name of its own")
 	}
 	if !slices.Contains(service.Roles(), h.role) {
 		s.Bad("role", fmt.Sprintf("%.40q is not a role", h.role), "use viewer, operator or admin")
@@ -193,7 +193,7 @@ func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
 	h.jobs = s.Patterns()
 	sum, err := hex.DecodeString(s.Text("sha256"))
 	if err != nil || len(sum) != len(h.sum) {
-		s.Bad("sha256", "is no SHA-256 in hex, of 64 digits", "write what printf %s \"$TOKEN\" | sha256sum prints")
+		s.Bad("sha256", "is not a SHA-256 in hex, of 64 digits", "write what printf %s \"$TOKEN\" | sha256sum prints")
 	} else if copy(h.sum[:], sum); slices.ContainsFunc(before, func(o holder) bool { return o.sum == h.sum }) {
 		s.Bad("sha256", "is that of another entry", "give everybody a token of their own")
 	}

@@ -29,7 +29,7 @@ func TestTokenFileProblems(t *testing.T) {
 		"\x00\xff":          "",
 		"tokens:\n  - 5\n":  "line 2",
 		"tokens:\n" + good + "  - {name: b, role: root, sha256: " + sumOf("b") + "}\n":   "line 3",
-		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + sumOf("b") + "}\n":  "is there twice",
+		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + sumOf("b") + "}\n":  "is used twice",
 		"tokens:\n" + good + "  - {name: b, role: admin, sha256: " + sum + "}\n":         "of another entry",
 		"tokens:\n" + good + "\n  - name: b\n    role: admin\n    sha256: secret\n":      "line 6",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: ['[']}\n":        "is not a pattern",

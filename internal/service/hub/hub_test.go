@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -175,6 +179,22 @@ func TestView(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("the removal", func() bool { return v.Job("early") == nil })
+}
+
+// TestLargeReports: a failure is stored however much there is to say about it, else the job would begin again.
+func TestLargeReports(t *testing.T) {
+	h := open(t, time.Second)
+	long := strings.Repeat("x", 100)
+	for name, r := range map[string]*service.Report{
+		"checks":  {Checks: slices.Repeat([]precheck.Check{{Name: "names", Message: long}}, 20_000)},
+		"error":   {Error: strings.Repeat(long, 20_000)},
+		"leftOut": {Status: &job.Status{LeftOut: slices.Repeat([]string{long}, 20_000)}},
+	} {
+		r.State = service.Failed
+		if err := h.Jobs.Report(t.Context(), name, r); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // TestStoreOutlivesItsProcess: what was stored is there when the server starts again,

@@ -45,12 +45,22 @@ func (j *Jobs) Forget(ctx context.Context, d *service.Definition) error {
 	return mongo.Wrap(err, "remove job %s", d.Name)
 }
 
-// Report stores a report. Without room for its collections it drops them.
+// Report stores a report. Without room it drops collections, then checks and the end of long texts: a job whose failure
+// is not stored would begin again and again.
 func (j *Jobs) Report(ctx context.Context, name string, r *service.Report) error {
 	if _, err := encode(r); err != nil && r.Status != nil {
 		short, fewer := *r.Status, *r
 		short.Copy.Collections, short.Indexes = nil, nil
+		short.LeftOut = short.LeftOut[:min(len(short.LeftOut), 100)]
 		fewer.Status, r = &short, &fewer
+	}
+	if _, err := encode(r); err != nil {
+		const most = 8 << 10
+		fewer := *r
+		fewer.Checks = nil
+		fewer.Error, fewer.Hint = service.Short(r.Error, most), service.Short(r.Hint, most)
+		fewer.Unmet = service.Short(r.Unmet, most)
+		r = &fewer
 	}
 	return mongo.Wrap(put(ctx, j.reports, name, r), "report on job %s", name)
 }

@@ -34,6 +34,10 @@ func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service
 	if db == "" || coll == "" || len(ask.NS) > maxDraftText || strings.ContainsRune(ask.NS, 0) {
 		return nil, refuse(Invalid, "write it as db.coll", "%.100q names no collection", ask.NS)
 	}
+	if mongo.IsInternal(db) { // they have credentials, and the names and changes of all collections
+		return nil, refuse(Invalid, "name a collection that jobs copy",
+			"%.100q is of servers or of millrace: no job copies it", ask.NS)
+	}
 	q := request{caller: c, job: draft.Name, what: "sample documents of " + strings.ToValidUTF8(ask.NS, "\ufffd")}
 	if err := mayDraft(c, draft); err != nil {
 		if service.CheckName(draft.Name) != nil {

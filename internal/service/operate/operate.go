@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/config"
@@ -67,6 +68,30 @@ type Desk struct {
 	Hub  *hub.Hub
 	View *hub.View
 	Now  func() time.Time
+
+	refusals refusals
+}
+
+// maxRefusals is how many refusals of one caller the audit trail takes in a minute: more of them would push out what
+// others have done.
+const maxRefusals = 60
+
+// refusals counts those of a minute, by caller.
+type refusals struct {
+	mu    sync.Mutex
+	since time.Time
+	by    map[string]int
+}
+
+// note reports whether the audit trail has room for one more.
+func (r *refusals) note(who string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(r.since) >= time.Minute || r.by == nil {
+		r.since, r.by = now, map[string]int{}
+	}
+	r.by[who]++
+	return r.by[who] <= maxRefusals
 }
 
 // allowed refuses callers without the role. A job that a caller may not see counts as missing.
@@ -204,9 +229,9 @@ func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.
 // Pause stops a job at its checkpoint.
 func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "pause", job: name},
-		func(_ *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Wish) error {
 			w.Paused = true
-			return nil
+			return unfinished(j, "pause")
 		})
 }
 
@@ -217,8 +242,16 @@ func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*ser
 			if w.Paused = false; j.State() == service.Failed {
 				w.Try++
 			}
-			return nil
+			return unfinished(j, "resume")
 		})
+}
+
+// unfinished refuses what has no effect on a finished job.
+func unfinished(j *service.Job, what string) error {
+	if j.State() != service.Finished {
+		return nil
+	}
+	return refuse(Conflict, "", "cannot %s job %q: it is finished", what, j.Definition.Name)
 }
 
 // Edit replaces settings and labels of a job that failed before it wrote anything, and starts it again.
@@ -230,10 +263,16 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
 		return nil, err
 	}
+	// A worker reports the failure shortly before it releases its lease.
+	await(ctx, d.View, func() bool { j := d.View.Job(wanted.Name); return j == nil || j.Lease == nil || !j.Untouched() })
 	return d.change(ctx, q, func(j *service.Job, w *service.Wish) error {
-		if !j.Untouched() {
+		switch {
+		case !j.Untouched():
 			return refuse(Conflict, "make a new job from a copy of it",
 				"job %q did not fail before it wrote to its target, so its settings stay", wanted.Name)
+		case j.Lease != nil:
+			return refuse(Conflict, "try again when its lease has ended",
+				"job %q has failed, but worker %s has not released it yet, so its settings stay", wanted.Name, j.Lease.Worker)
 		}
 		j.Definition.Settings, j.Definition.Labels = wanted.Settings, wanted.Labels
 		w.Paused = wanted.Wish.Paused
@@ -355,7 +394,7 @@ func (d *Desk) enter(ctx context.Context, q request) error {
 
 func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
-	if !errors.As(why, &e) {
+	if !errors.As(why, &e) || !d.refusals.note(q.caller.Name, d.Now()) {
 		return why
 	}
 	return errors.Join(why,

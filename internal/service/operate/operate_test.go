@@ -20,8 +20,9 @@ import (
 // rig is a desk over a store of its own.
 type rig struct {
 	*Desk
-	t   *testing.T
-	now time.Time
+	t    *testing.T
+	now  time.Time
+	held *hub.Held // the lease of stands
 }
 
 // someSettings are those of a job that can be.
@@ -77,8 +78,9 @@ func (r *rig) job(name string) service.Definition {
 func (r *rig) stands(d service.Definition, report service.Report) {
 	r.t.Helper()
 	if j := r.View.Job(d.Name); j.Lease == nil {
-		_, err := r.Hub.Leases.Take(r.t.Context(), hub.Control(d.Name), service.Lease{Worker: "w1", Run: "run"})
+		held, err := r.Hub.Leases.Take(r.t.Context(), hub.Control(d.Name), service.Lease{Worker: "w1", Run: "run"})
 		r.must(err)
+		r.held = held
 	}
 	report.UID, report.Run, report.Worker = d.UID, "run", "w1"
 	report.At = r.now
@@ -88,6 +90,12 @@ func (r *rig) stands(d service.Definition, report service.Report) {
 		return j.Lease != nil && j.Report != nil && j.Report.At.Equal(r.now) && j.Report.State == report.State
 	})
 	r.now = r.now.Add(time.Second)
+}
+
+// released has the worker release the lease.
+func (r *rig) released() {
+	r.t.Helper()
+	r.must(r.held.Release(r.t.Context()))
 }
 
 // follows has a job follow.
@@ -268,6 +276,7 @@ func TestWishes(t *testing.T) {
 	r.stands(d, service.Report{State: service.Failed, Error: "broken", Try: 1})
 	_, err = r.Edit(ctx, caller(service.Admin), service.Definition{Name: "shop", Settings: "source: env:A\nsauce: x\n"})
 	refusedAs(t, err, Invalid, "sauce")
+	r.released()
 	j, err = r.Edit(ctx, caller(service.Admin),
 		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
 	if err != nil || j.Definition.Wish.Try != 2 || !strings.Contains(r.View.Job("shop").Definition.Settings, "A2") {

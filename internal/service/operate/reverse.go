@@ -29,6 +29,8 @@ type Reversal struct {
 	Plan *service.DraftPlan `json:"plan"`
 	// Job is the new one, nil of a dry run.
 	Job *service.Job `json:"-"`
+
+	labels map[string]string // of the job that is reversed, which may be removed meanwhile
 }
 
 // Loss is what following back loses.
@@ -67,7 +69,8 @@ func (d *Desk) Reversal(c *service.Caller, of string, ask Reverse) (*Reversal, e
 		return nil, refuse(Conflict, "copy in the other direction, with on-existing: drop", "job %q cannot be reversed: %s",
 			of, err)
 	}
-	out := &Reversal{Name: cmp.Or(ask.Name, reverse.JobName(of)), Settings: settings, Losses: []Loss{}}
+	out := &Reversal{Name: cmp.Or(ask.Name, reverse.JobName(of)), Settings: settings, Losses: []Loss{},
+		labels: j.Definition.Labels}
 	refusing := reverse.Refusing(losses, ask.AcceptLoss)
 	for _, l := range losses {
 		out.Losses = append(out.Losses, Loss{l.Name, l.Rule, l.What,
@@ -83,7 +86,7 @@ func (d *Desk) Reverse(ctx context.Context, c *service.Caller, of string, ask Re
 	if r, err = d.Reversal(c, of, ask); err != nil {
 		return nil, false, d.refused(ctx, request{caller: c, what: "reverse", job: of}, err)
 	}
-	def := service.Definition{Name: r.Name, Settings: r.Settings, Labels: d.View.Job(of).Definition.Labels}
+	def := service.Definition{Name: r.Name, Settings: r.Settings, Labels: r.labels}
 	if ask.DryRun {
 		r.Plan, err = d.PrecheckDraft(ctx, c, def)
 		return r, false, err

@@ -147,7 +147,8 @@ func TestDrafts(t *testing.T) {
 	if b.ok(err); !large.Cut || len(large.Documents) == 0 {
 		t.Errorf("large documents: %d, cut %v", len(large.Documents), large.Cut)
 	}
-	for _, bad := range []string{"", "drafts", ".c", "drafts.", "a.b\x00"} {
+	for _, bad := range []string{"", "drafts", ".c", "drafts.", "a.b\x00", "admin.system.users", "local.oplog.rs",
+		"config.chunks", "millrace.jobs"} {
 		if _, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(""),
 			service.SampleAsk{NS: bad}); code(err) != operate.Invalid {
 			t.Errorf("%q: %v", bad, err)

@@ -304,7 +304,8 @@ func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) 
 		event(slog.LevelInfo, fmt.Sprintf("let go by worker %s: %s", u.worker.Name, mongo.Brief(cause)))
 		u.log.Info("job let go", "why", cause)
 	case err != nil:
-		why, hint := mongo.Brief(err), mongo.HintOf(err)
+		const most = 8 << 10
+		why, hint := service.Short(mongo.Brief(err), most), service.Short(mongo.HintOf(err), most)
 		var fields []service.Field
 		if hint != "" {
 			fields = append(fields, service.Field{Name: "hint", Value: hint})
@@ -316,7 +317,7 @@ func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) 
 				r.Checks = refused.Plan.Checks
 			}
 		})
-		u.log.Error("job failed", "error", err, "hint", hint)
+		u.log.Error("job failed", "error", why, "hint", hint)
 	default:
 		event(slog.LevelInfo, "finished")
 		u.set(func(r *service.Report) { r.State, r.Error, r.Hint = service.Finished, "", "" })

@@ -90,7 +90,7 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 	s := Section{Reader: r, Node: n, Name: name, Values: map[string]ast.Node{}}
 	list, ok := config.Mapping(n)
 	if !ok {
-		r.Fail(n, name, "is not a mapping", how)
+		r.Fail(n, name, "is not a mapping of keys to values", how)
 		return s, false
 	}
 	if len(list) > 0 {
@@ -104,7 +104,7 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 		case !slices.Contains(known, key):
 			r.Fail(v.Key, s.At(key), "is unknown", "use "+strings.Join(known, ", "))
 		case s.Values[key] != nil:
-			r.Fail(v.Key, s.At(key), "is there twice", "leave one of them out")
+			r.Fail(v.Key, s.At(key), "is set twice", "leave one of them out")
 		default:
 			s.Values[key] = v.Value
 		}
@@ -198,7 +198,7 @@ func (s Section) Duration(key string, into *time.Duration) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		s.Bad(key, fmt.Sprintf("%.40q is not a time", text), "use a duration such as 30s, 10m or 2h")
+		s.Bad(key, fmt.Sprintf("%.40q is not a duration", text), "use a duration such as 30s, 10m or 2h")
 		return
 	}
 	*into = d
@@ -222,11 +222,11 @@ func (s Section) Secret(key string) string {
 func (s Section) Resolved(key, reference string) string {
 	value, err := s.Resolve("", reference)
 	if value = strings.TrimSpace(value); err != nil || value == "" {
-		what := fmt.Sprintf("%.100s cannot be had", reference)
+		what := fmt.Sprintf("%.100s cannot be read", reference)
 		if err != nil {
 			what += ": " + err.Error()
 		}
-		s.Bad(key, what, "give it to serve")
+		s.Bad(key, what, "set the variable MILLRACE_SECRET_NAME of serve, or write the file in its --secrets-dir")
 		return ""
 	}
 	return value

@@ -95,8 +95,9 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 }
 
 func unknownCommand() error {
-	return mongo.WithHint(errors.New("unknown, so its effect cannot be replicated"),
-		"report it; to continue, start the job again with --restart, which copies the present state")
+	return mongo.WithHint(errors.New("unknown command, so its effect cannot be replicated"),
+		"start the job again with --restart, which copies the present state, and report the command to the authors of "+
+			"millrace")
 }
 
 // ofServer reports collections that servers maintain themselves.

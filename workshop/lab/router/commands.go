@@ -42,7 +42,7 @@ func reading() map[string]func(context.Context, *call) (bson.D, error) {
 		"find": find, "getMore": getMore, "killCursors": killCursors, "count": count, "distinct": distinct,
 		"aggregate": aggregate, "explain": explain, "serverStatus": serverStatus,
 		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": connectionStatus, "hostInfo": onConfig,
-		"whatsmyuri": onConfig,
+		"whatsmyuri": onConfig, "getShardMap": onConfig,
 		"killOp":     killOp, "usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
 	}
 }
