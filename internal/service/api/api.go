@@ -226,7 +226,6 @@ type call struct {
 	*http.Request
 	w      http.ResponseWriter
 	code   int
-	old    bool // an earlier path, which replies with the job's status
 	caller *service.Caller
 	again  func() *service.Caller // nil if the token is no longer valid
 
@@ -234,13 +233,6 @@ type call struct {
 	q      url.Values
 	limit  int
 	before uint64
-}
-
-func (c *call) job(j *service.Job) any {
-	if c.old {
-		return j.Report.Status
-	}
-	return JobOf(j)
 }
 
 func (a *API) wrongMethod(has []string) http.Handler {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -102,7 +103,7 @@ func (n *news) events(c *call) (any, error) {
 			maxListeners)
 	}
 	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
-	_ = l.rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
+	server.Extend(c.w, sendTime)
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no")
 	// There is no one to report a failed write to.

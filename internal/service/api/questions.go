@@ -53,15 +53,13 @@ func (d desk) letter(c *call) (any, error) {
 
 // exportLetters streams lines. An error after the first breaks the connection.
 func (d desk) exportLetters(c *call) (any, error) {
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
-	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
+	server.Extend(c.w, 2*lettersTime)
 	begun := false
 	filter := service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state")}
 	err := d.ExportLetters(c.Context(), c.caller, c.PathValue("name"), filter, func() io.Writer {
 		begun = true
 		c.w.Header().Set("Content-Type", MediaLines)
-		return &slowWriter{c.w, rc}
+		return server.SlowWriter(c.w, 2*lettersTime)
 	})
 	if err != nil && begun {
 		d.log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
@@ -70,29 +68,10 @@ func (d desk) exportLetters(c *call) (any, error) {
 	return sent{}, err
 }
 
-type slowWriter struct {
-	io.Writer
-	rc *http.ResponseController
-}
-
-func (w *slowWriter) Write(p []byte) (int, error) {
-	if err := w.rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)); err != nil {
-		return 0, err
-	}
-	n, err := w.Writer.Write(p)
-	if err == nil {
-		err = w.rc.Flush() // so that the client sees that the export began
-	}
-	return n, err
-}
-
 func (j jobs) retryLetters(c *call, body RetryLetters) (any, error) {
 	out, err := j.RetryLetters(c.Context(), c.caller, c.PathValue("name"), body.ID)
 	if err != nil {
 		return nil, err
-	}
-	if c.old {
-		return j.show(c)
 	}
 	if !out.Done {
 		c.code = http.StatusAccepted
@@ -189,16 +168,9 @@ func drafting[T drafted](do func(*call, service.Definition, T) (any, error), for
 		if err != nil {
 			return nil, err
 		}
-		c.extend()
+		server.Extend(c.w, draftTime+replyTime) // a worker has draftTime to reply
 		return do(c, of, body)
 	}, false, form)
-}
-
-// extend gives a worker draftTime to reply.
-func (c *call) extend() {
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
-	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
 }
 
 func (d desk) inspect(c *call, of service.Definition, body InspectDraft) (any, error) {
@@ -232,7 +204,7 @@ func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
 	if _, err := c.query(); err != nil {
 		return nil, err
 	}
-	c.extend()
+	server.Extend(c.w, draftTime+replyTime)
 	r, made, err := d.Reverse(c.Context(), c.caller, c.PathValue("name"), ask)
 	if err != nil {
 		return nil, err

@@ -141,7 +141,7 @@ func change(do func(context.Context, *service.Caller, string) (*service.Job, err
 		if err != nil {
 			return nil, err
 		}
-		return c.job(j), nil
+		return JobOf(j), nil
 	}
 }
 
@@ -172,13 +172,13 @@ func (j jobs) show(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.job(one), nil
+	return JobOf(one), nil
 }
 
 func (j jobs) finalize(c *call, wish Finalize) (any, error) {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		if j.desk == nil { // it replies when the job, and so its process, ends
-			unlimited(c.w)
+			server.Extend(c.w, 0)
 		}
 		return j.Finalize(ctx, who, name, wish.WhenCaughtUp)
 	})(c)
@@ -198,7 +198,7 @@ func (c *call) body(into any, optional bool, form string) error {
 	if len(raw) == 0 && optional {
 		return nil
 	}
-	if kind := c.mediaType(); kind != "application/json" && !c.old {
+	if kind := c.mediaType(); kind != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json",
 			"the body is said to be %q", kind)
 	}

@@ -79,30 +79,14 @@ func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	return err
 }
 
-// singleRoutes has paths of older versions below /api/v1.
 func (a *API) singleRoutes() []route {
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
-	}
-	for _, rt := range a.controlRoutes() {
-		if rest, ok := strings.CutPrefix(rt.path, PathJob); ok {
-			list = append(list, route{rt.method, Prefix + cmp.Or(rest, "/status"), rt.role, a.old(rt.do), rt.time})
-		}
 	}
 	if a.o.single.options.PProf { // with the token: profiles reveal more than a status
 		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
 	}
 	return list
-}
-
-func (a *API) old(do action) action {
-	return func(c *call) (any, error) {
-		for _, j := range a.jobs.all(c.caller) {
-			c.SetPathValue("name", j.Definition.Name)
-		}
-		c.old = true
-		return do(c)
-	}
 }
 
 // profile has no deadline: the client chooses the length. It hides the command line, which may hold passwords.
@@ -116,14 +100,7 @@ func profile(c *call) (any, error) {
 	case "trace":
 		serve = pprof.Trace
 	}
-	unlimited(c.w)
+	server.Extend(c.w, 0)
 	serve(c.w, c.WithContext(context.WithValue(c.Context(), http.ServerContextKey, nil)))
 	return sent{}, nil
-}
-
-// unlimited lifts both deadlines. A passed read deadline would cancel the request.
-func unlimited(w http.ResponseWriter) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Time{})
 }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 )
@@ -146,16 +147,13 @@ func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit)
 func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	f := service.LetterFilter{NS: r.PostForm.Get("ns"), State: r.PostForm.Get("state")}
-	rc, begun := http.NewResponseController(w), false
-	_ = rc.SetReadDeadline(time.Time{}) // when it passes, the request is canceled
+	server.Extend(w, 2*lettersTime)
+	begun := false
 	err := c.Desk.ExportLetters(r.Context(), v.who, name, f, func() io.Writer {
 		begun = true
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.Header().Set("Content-Disposition", `attachment; filename="deadletters.jsonl"`)
-		return writer(func(p []byte) (int, error) {
-			_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)) // of each piece
-			return w.Write(p)
-		})
+		return server.SlowWriter(w, 2*lettersTime)
 	})
 	switch {
 	case err != nil && begun:
@@ -166,8 +164,3 @@ func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	return nil
 }
-
-type writer func([]byte) (int, error)
-
-// Write implements io.Writer.
-func (w writer) Write(p []byte) (int, error) { return w(p) }
