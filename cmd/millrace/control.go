@@ -316,7 +316,6 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 	}
 }
 
-// wayBack returns how the source can follow the target from its position on.
 func wayBack(job, target string) string {
 	if target == "" {
 		return ""

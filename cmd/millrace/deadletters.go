@@ -139,7 +139,6 @@ func (l *shownLetter) text() string {
 	return b.String()
 }
 
-// readable is canonical extended JSON as people read it.
 func readable(raw json.RawMessage) string {
 	var doc bson.Raw
 	if err := bson.UnmarshalExtJSON(raw, true, &doc); err == nil {
@@ -216,7 +215,6 @@ func (r *retried) text() string {
 	return b.String()
 }
 
-// notes is the log of a command without settings.
 func (a *app) notes() *slog.Logger { return config.NewLog(a.Stderr, "info", "text") }
 
 // remoteLetters are those of a job of a service, which a worker reads.

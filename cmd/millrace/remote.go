@@ -383,7 +383,6 @@ func (r *remote) log(ctx context.Context, f *logFlags) error {
 	return nil
 }
 
-// newer are the entries after one, the newest first.
 func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64) (all []service.Entry, err error) {
 	for before := uint64(0); ; {
 		page, err := r.Log(ctx, r.job, kind, before, logPage)

@@ -175,7 +175,6 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 	return g.Wait()
 }
 
-// guardWorkerCommand is a worker's guardian; the worker starts it.
 func guardWorkerCommand() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{Use: "guardian", Short: "Kill a worker that hangs", Hidden: true,
@@ -186,7 +185,6 @@ func guardWorkerCommand() *cobra.Command {
 	return cmd
 }
 
-// traces prepares to send traces, nil where nobody takes them.
 func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, error) {
 	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.LookupEnv, Instance: w.Name,
 		Version: cli.BuildInfo().Version, Log: r.log})
@@ -240,7 +238,6 @@ func (r *session) notBegun(ctx context.Context, err error) error {
 	return cli.WithCode(cli.ExitUsage, err)
 }
 
-// farewell is how long replies under way may take when the service ends.
 const farewell = 5 * time.Second
 
 // serveAPI answers those who connect to l until ctx ends, and closes l.

@@ -112,7 +112,6 @@ type Notice struct {
 
 const maxText = 2000
 
-// plain returns foreign text as one line of graphic characters, of at most maxText bytes.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {

@@ -136,7 +136,6 @@ func New(o Options) (*API, error) {
 	return a, nil
 }
 
-// ServeHTTP implements http.Handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
 // End ends the events, so that a server can end.

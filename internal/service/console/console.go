@@ -47,7 +47,6 @@ type Options struct {
 	Now func() time.Time
 }
 
-// console serves the pages.
 type console struct {
 	Options
 	pages  *pages
@@ -142,7 +141,6 @@ func (c *console) guard(next http.Handler) http.Handler {
 	})
 }
 
-// visit is a request with a session.
 type visit struct {
 	who     *service.Caller
 	session *session
@@ -169,7 +167,6 @@ func (c *console) with(serve handler) http.HandlerFunc {
 	}
 }
 
-// ready returns why a request cannot be served.
 func (c *console) ready(r *http.Request, v *visit) error {
 	if v == nil {
 		return said{http.StatusUnauthorized, "the session has ended", "log in, and try again"}
@@ -192,7 +189,6 @@ func (c *console) ready(r *http.Request, v *visit) error {
 	return nil
 }
 
-// frame is common to all pages.
 type frame struct {
 	Title, Page  string
 	Who          *service.Caller
@@ -203,7 +199,6 @@ type frame struct {
 	Data         any
 }
 
-// page returns the frame of a page.
 func (c *console) page(v *visit, page, title string, data any) frame {
 	f := frame{Title: title, Page: page, Data: data}
 	if v != nil {
@@ -215,30 +210,25 @@ func (c *console) page(v *visit, page, title string, data any) frame {
 	return f
 }
 
-// show shows a page.
 func (c *console) show(w http.ResponseWriter, name string, f frame) error {
 	c.pages.show(w, http.StatusOK, name, f)
 	return nil
 }
 
-// say shows a page with a message above it.
 func (c *console) say(w http.ResponseWriter, name string, f frame, what said) error {
 	c.pages.say(w, name, f, what)
 	return nil
 }
 
-// lead redirects the browser.
 func lead(w http.ResponseWriter, r *http.Request, to string) error {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
 
-// fail shows why a request was not served.
 func (c *console) fail(w http.ResponseWriter, v *visit, why said) {
 	c.pages.say(w, "error", c.page(v, "", http.StatusText(why.code), nil), why)
 }
 
-// refusal returns the message for an error.
 func (c *console) refusal(err error) said {
 	if why, ok := errors.AsType[said](err); ok {
 		return why

@@ -14,16 +14,13 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// maxRows bounds the jobs of one page.
 const maxRows = 1000
 
-// bar is the progress of a phase.
 type bar struct {
 	Name, Text string
 	Percent    int
 }
 
-// row is a job in the list.
 type row struct {
 	Name, State, Cause, Hint, Worker string
 	Bars                             []bar
@@ -32,7 +29,6 @@ type row struct {
 	docs, bytes, lag, eta float64 // to sort by; -1 unknown
 }
 
-// list is the page of all jobs.
 type list struct {
 	Search, State, Sort string
 	Counts              []counted
@@ -85,7 +81,6 @@ func rowOf(j *service.Job) row {
 	return r
 }
 
-// trouble returns why a job failed or waits, and the remedy.
 func trouble(j *service.Job) (cause, hint string) {
 	r := j.Known()
 	if r == nil {
@@ -100,7 +95,6 @@ func trouble(j *service.Job) (cause, hint string) {
 	return "", ""
 }
 
-// bars are the three phases of a job: structure, full, incremental.
 func bars(s *job.Status) []bar {
 	if s == nil {
 		return nil
@@ -138,14 +132,12 @@ func incremental(s *job.Status) bar {
 	return b
 }
 
-// order is a column, and how rows are sorted by it; nil if they are not.
 type order struct {
 	name   string
 	figure bool
 	by     func(a, b *row) int
 }
 
-// orders are the columns.
 func orders() []order {
 	figure := func(of func(*row) float64) func(a, b *row) int {
 		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
@@ -204,7 +196,6 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return c.show(w, "jobs", f)
 }
 
-// order sorts the rows, and makes the headings.
 func (l *list) order(address func(key, value string) string) {
 	by, down := strings.CutPrefix(l.Sort, "-")
 	for _, o := range orders() {
@@ -228,7 +219,6 @@ func (l *list) order(address func(key, value string) string) {
 	}
 }
 
-// cut leaves one page of the rows.
 func (l *list) cut(page string, address func(key, value string) string) {
 	l.Found = len(l.Rows)
 	l.Pages = max((l.Found+maxRows-1)/maxRows, 1)

@@ -23,7 +23,6 @@ const (
 	lettersTime = 19 * time.Second
 )
 
-// lettersPage is the page of a job's dead letters.
 type lettersPage struct {
 	Job              string
 	Operator         bool
@@ -81,7 +80,6 @@ func triedText(q url.Values) string {
 	return text
 }
 
-// letterPage is the page of a dead letter.
 type letterPage struct {
 	Job    string
 	Letter service.Letter
@@ -115,7 +113,6 @@ func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, i
 	return c.say(w, "letter", c.page(v, "job", "Dead letter of "+name, p), what)
 }
 
-// indented formats JSON for people.
 func indented(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Indent(&b, raw, "", "  "); err != nil {
@@ -124,7 +121,6 @@ func indented(raw json.RawMessage) string {
 	return b.String()
 }
 
-// retryLetters is the form that retries one dead letter, or all open ones.
 func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PostForm.Get("id")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// logins let people log in, by a token or by a provider.
 type logins struct {
 	*Options
 	pages    *pages
@@ -45,7 +44,6 @@ func (l *logins) visitor(r *http.Request) *visit {
 	return &visit{who: &now, session: s}
 }
 
-// address is the client's.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -126,7 +124,6 @@ const (
 	pathElsewhere = "/login/oidc"
 )
 
-// elsewhere leads to the provider.
 func (l *logins) elsewhere(w http.ResponseWriter, r *http.Request) {
 	address, keep, err := l.Provider.Begin(r.Context(), next(r.URL.Query().Get("next")))
 	if err != nil {
@@ -167,12 +164,10 @@ func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	l.pages.show(w, http.StatusOK, "entered", frame{Title: "Logged in", Data: to})
 }
 
-// loginAgain shows the login with an error.
 func (l *logins) loginAgain(w http.ResponseWriter, code int, to, alert, hint string) {
 	l.pages.show(w, code, "login", frame{Title: "Log in", Alert: alert, Hint: hint, Data: l.ways(to)})
 }
 
-// ways are the ways to log in.
 type ways struct {
 	Next, Elsewhere, Host string
 }

@@ -17,7 +17,6 @@ type said struct {
 	text, hint string
 }
 
-// fine says nothing.
 func fine() said { return said{code: http.StatusOK} }
 
 // Error is the text.
@@ -59,7 +58,6 @@ func stamp() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-// show writes a complete page or an error.
 func (p *pages) show(w http.ResponseWriter, code int, name string, f frame) {
 	var b bytes.Buffer
 	if err := p.byName[name].Execute(&b, f); err != nil {
@@ -72,13 +70,11 @@ func (p *pages) show(w http.ResponseWriter, code int, name string, f frame) {
 	_, _ = w.Write(b.Bytes())
 }
 
-// say writes a page with a message above it.
 func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) {
 	f.Alert, f.Hint = what.text, what.hint
 	p.show(w, what.code, name, f)
 }
 
-// fail shows why a request without a session was not served.
 func (p *pages) fail(w http.ResponseWriter, why said) {
 	p.say(w, "error", frame{Title: http.StatusText(why.code)}, why)
 }

@@ -16,7 +16,6 @@ const (
 	maxOfOne    = 20
 )
 
-// session is a login.
 type session struct {
 	name string
 	// ask is called at each request. It returns the present role, or that the session has ended.
@@ -33,7 +32,6 @@ type sessions struct {
 	byID map[string]*session
 }
 
-// begin makes a session and returns its id.
 func (s *sessions) begin(ask func() (*service.Caller, bool), c *service.Caller) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// verificationRow is a verification in a list, or at the head of its page.
 type verificationRow struct {
 	service.Verification
 	ID          string
@@ -27,7 +26,6 @@ type verificationRow struct {
 	Open        bool
 }
 
-// verifyPage is the page of a job's verifications.
 type verifyPage struct {
 	Job      string
 	Operator bool
@@ -63,7 +61,6 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	return row
 }
 
-// verifications is the page of a job's verifications.
 func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return c.showVerifications(w, r, v, fine())
 }
@@ -91,7 +88,6 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 	return c.say(w, "verification", f, what)
 }
 
-// verify is the form of a verification.
 func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	o, err := verifyOptions(r)
@@ -109,7 +105,6 @@ func verificationPath(job, id string) string {
 	return "/jobs/" + url.PathEscape(job) + "/verification/" + url.PathEscape(id)
 }
 
-// verifyOptions reads the form of a verification.
 func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	if o.SamplePercent, err = percent(r); err != nil {
 		return o, err
@@ -122,7 +117,6 @@ func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	return o, err
 }
 
-// number parses a field of a form; an empty one is 0. what describes the field in the error.
 func number[T any](r *http.Request, field, what string, parse func(string) (T, error)) (T, error) {
 	n, err := parse(cmp.Or(strings.TrimSpace(r.PostForm.Get(field)), "0"))
 	if err != nil {
@@ -145,7 +139,6 @@ func byteRate(r *http.Request, field string) (int64, error) {
 	})
 }
 
-// verifySchedule is the form of the schedule; every 0 ends it.
 func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	s, err := scheduleOf(r)
@@ -171,7 +164,6 @@ func scheduleOf(r *http.Request) (*service.VerifySchedule, error) {
 	return &s, err
 }
 
-// verifiedPage is the page of a verification.
 type verifiedPage struct {
 	Job      string
 	Operator bool
@@ -211,7 +203,6 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 	return c.say(w, "verified", f, what)
 }
 
-// cancelVerification is the form that cancels one.
 func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PathValue("id")
 	if _, err := c.Desk.CancelVerification(r.Context(), v.who, name, id); err != nil {

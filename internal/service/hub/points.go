@@ -50,7 +50,6 @@ type storedFigures struct {
 // figure is written as an integer, or rounded to five digits.
 type figure float64
 
-// MarshalJSON implements json.Marshaler.
 func (f figure) MarshalJSON() ([]byte, error) {
 	v := float64(f)
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {

@@ -98,7 +98,6 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 	return last, pending == "0", nil
 }
 
-// trail is a stream of entries with their sequence.
 type trail[T any] struct {
 	*streams
 	stream jetstream.Stream

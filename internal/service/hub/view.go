@@ -89,7 +89,6 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// errAnew reports a recreated store, whose changes old watchers do not see.
 var errAnew = errors.New("the store was made anew")
 
 // watch returns when the store is recreated.
@@ -243,7 +242,6 @@ func (v *View) job(d *service.Definition) service.Job {
 	return service.Job{Definition: *d, Report: v.reports[d.Name].of, Lease: v.lease(Control(d.Name))}
 }
 
-// lease returns nil if no worker has the unit.
 func (v *View) lease(unit string) *service.Lease {
 	if l := v.leases[unit]; v.fresh(l.at) {
 		return l.of
@@ -251,7 +249,6 @@ func (v *View) lease(unit string) *service.Lease {
 	return nil
 }
 
-// fresh reports whether a value has not expired.
 func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.Leases.ttl+time.Second }
 
 // Jobs returns all jobs, by name.

@@ -91,7 +91,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkSettings refuses invalid settings, without resolving references.
 func checkSettings(name, settings string) error {
 	if len(settings) > service.MaxSettings {
 		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings),
@@ -163,7 +162,6 @@ func await(ctx context.Context, v *hub.View, has func() bool) {
 	}
 }
 
-// seen waits until the view has a definition newer than revision.
 func seen(ctx context.Context, v *hub.View, name string, revision uint64) {
 	await(ctx, v, func() bool { j := v.Job(name); return j != nil && j.Definition.Revision > revision })
 }

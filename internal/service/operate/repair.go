@@ -124,7 +124,6 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	return docs, nil
 }
 
-// repairable refuses jobs that cannot repair now.
 func repairable(v *hub.View, j *service.Job) error {
 	name, state, s := j.Definition.Name, j.State(), j.Status()
 	switch {

@@ -120,7 +120,6 @@ func (s Section) At(key string) string {
 	return s.Name + "." + key
 }
 
-// where returns the node of a setting, or else of the section.
 func (s Section) where(key string) ast.Node {
 	if n := s.Values[key]; n != nil {
 		return n
