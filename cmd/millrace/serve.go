@@ -21,7 +21,6 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/alert"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/console"
@@ -252,9 +251,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l *server.Liste
 		return err
 	}
 	build := cli.BuildInfo()
-	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
-	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "",
-		Loopback: l.Loopback}
+	co := console.Options{Desk: desk, Login: tokens.Whose, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != ""}
 	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: l.Loopback, Ready: desk.Hub.Ready,
 		Version: build.Version, Revision: build.Revision, Proxies: s.Proxies}
 	if traces != nil {

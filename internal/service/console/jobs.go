@@ -139,21 +139,15 @@ type order struct {
 }
 
 func orders() []order {
-	figure := func(of func(*row) float64) func(a, b *row) int {
-		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
-	}
-	word := func(of func(*row) string) func(a, b *row) int {
-		return func(a, b *row) int { return strings.Compare(of(a), of(b)) }
-	}
 	return []order{
-		{"name", false, word(func(r *row) string { return r.Name })},
-		{"state", false, word(func(r *row) string { return r.State })},
+		{"name", false, func(a, b *row) int { return strings.Compare(a.Name, b.Name) }},
+		{"state", false, func(a, b *row) int { return strings.Compare(a.State, b.State) }},
 		{"progress", false, nil},
-		{"docs/s", true, figure(func(r *row) float64 { return r.docs })},
-		{"bytes/s", true, figure(func(r *row) float64 { return r.bytes })},
-		{"lag", true, figure(func(r *row) float64 { return r.lag })},
-		{"ETA", true, figure(func(r *row) float64 { return r.eta })},
-		{"worker", false, word(func(r *row) string { return r.Worker })},
+		{"docs/s", true, func(a, b *row) int { return cmp.Compare(a.docs, b.docs) }},
+		{"bytes/s", true, func(a, b *row) int { return cmp.Compare(a.bytes, b.bytes) }},
+		{"lag", true, func(a, b *row) int { return cmp.Compare(a.lag, b.lag) }},
+		{"ETA", true, func(a, b *row) int { return cmp.Compare(a.eta, b.eta) }},
+		{"worker", false, func(a, b *row) int { return strings.Compare(a.Worker, b.Worker) }},
 	}
 }
 

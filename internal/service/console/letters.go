@@ -35,10 +35,6 @@ type lettersPage struct {
 
 func lettersPath(job string) string { return "/jobs/" + url.PathEscape(job) + "/deadletters" }
 
-func (c *console) letters(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showLetters(w, r, v, fine())
-}
-
 func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name, q := r.PathValue("name"), r.URL.Query()
 	if _, err := c.Desk.Job(v.who, name); err != nil {
@@ -88,15 +84,11 @@ type letterPage struct {
 
 type letterPart struct{ Name, Text string }
 
-func (c *console) letter(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showLetter(w, r, v, r.URL.Query().Get("id"), fine())
-}
-
-func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, id string, what said) error {
+func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name := r.PathValue("name")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
 	defer cancel()
-	l, err := c.Desk.Letter(ctx, v.who, name, id)
+	l, err := c.Desk.Letter(ctx, v.who, name, r.FormValue("id"))
 	if err != nil {
 		why := c.refusal(err)
 		return said{why.code, cmp.Or(what.text, why.text), cmp.Or(what.hint, why.hint)}
@@ -128,7 +120,7 @@ func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit)
 	res, err := c.Desk.RetryLetters(ctx, v.who, name, id)
 	if err != nil {
 		if id != "" {
-			return c.showLetter(w, r, v, id, c.refusal(err))
+			return c.showLetter(w, r, v, c.refusal(err))
 		}
 		return c.showLetters(w, r, v, c.refusal(err))
 	}

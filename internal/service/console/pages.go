@@ -58,23 +58,22 @@ func stamp() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-func (p *pages) show(w http.ResponseWriter, code int, name string, f frame) {
+func (p *pages) show(w http.ResponseWriter, name string, f frame) error {
+	return p.say(w, name, f, fine())
+}
+
+func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) error {
+	if what.text != "" {
+		f.Alert, f.Hint = what.text, what.hint
+	}
 	var b bytes.Buffer
 	if err := p.byName[name].Execute(&b, f); err != nil {
 		p.log.Error("a page of the console cannot be written", "page", name, "error", err)
 		http.Error(w, "cannot write the page; the log says why", http.StatusInternalServerError)
-		return
+		return nil
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
+	w.WriteHeader(what.code)
 	_, _ = w.Write(b.Bytes())
-}
-
-func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) {
-	f.Alert, f.Hint = what.text, what.hint
-	p.show(w, what.code, name, f)
-}
-
-func (p *pages) fail(w http.ResponseWriter, why said) {
-	p.say(w, "error", frame{Title: http.StatusText(why.code)}, why)
+	return nil
 }

@@ -61,10 +61,6 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	return row
 }
 
-func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showVerifications(w, r, v, fine())
-}
-
 func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name := r.PathValue("name")
 	list, err := c.Desk.Verifications(v.who, name)
@@ -91,10 +87,10 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	o, err := verifyOptions(r)
-	if err != nil {
-		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
+	var made *service.Verification
+	if err == nil {
+		made, _, err = c.Desk.Verify(r.Context(), v.who, name, "", o)
 	}
-	made, _, err := c.Desk.Verify(r.Context(), v.who, name, "", o)
 	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
@@ -120,7 +116,7 @@ func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 func number[T any](r *http.Request, field, what string, parse func(string) (T, error)) (T, error) {
 	n, err := parse(cmp.Or(strings.TrimSpace(r.PostForm.Get(field)), "0"))
 	if err != nil {
-		return n, fmt.Errorf("%q is not a %s", r.PostForm.Get(field), what)
+		return n, said{http.StatusUnprocessableEntity, fmt.Sprintf("%q is not a %s", r.PostForm.Get(field), what), ""}
 	}
 	return n, nil
 }
@@ -142,10 +138,10 @@ func byteRate(r *http.Request, field string) (int64, error) {
 func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	s, err := scheduleOf(r)
-	if err != nil {
-		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
+	if err == nil {
+		_, err = c.Desk.ScheduleVerifications(r.Context(), v.who, name, s)
 	}
-	if _, err := c.Desk.ScheduleVerifications(r.Context(), v.who, name, s); err != nil {
+	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
 	return lead(w, r, "/jobs/"+url.PathEscape(name)+"/verification?done=1")
@@ -175,10 +171,6 @@ type verifiedPage struct {
 	Names      []string
 	Repairable bool // some can be repaired, and the visitor may
 	Repair     *service.Repair
-}
-
-func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showVerification(w, r, v, fine())
 }
 
 func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
