@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -247,7 +250,8 @@ func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) e
 }
 
 func (r *remoteLetters) one(ctx context.Context, id string) (*shownLetter, error) {
-	l, err := r.Letter(ctx, r.job, id)
+	l, err := api.Ask[service.WholeLetter](ctx, r.Client, http.MethodGet,
+		api.At(api.PathLetter, r.job)+"?id="+url.QueryEscape(id), nil)
 	return &shownLetter{r.job, l}, err
 }
 
@@ -256,8 +260,13 @@ func (r *remoteLetters) export(ctx context.Context, w io.Writer) error {
 }
 
 func (r *remoteLetters) retry(ctx context.Context, id string) (*retried, error) {
-	res, err := r.RetryLetters(ctx, r.job, id)
+	res, err := retryLetters(ctx, r.Client, r.job, id)
 	return &retried{Job: r.job, LettersRetried: res}, err
+}
+
+func retryLetters(ctx context.Context, c *api.Client, job, id string) (service.LettersRetried, error) {
+	return api.Ask[service.LettersRetried](ctx, c, http.MethodPost, api.At(api.PathLettersRetry, job),
+		api.RetryLetters{ID: id})
 }
 
 type storedLetters struct{ *letterLook }
@@ -342,7 +351,7 @@ func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
 			"run this on its machine as its user; or pause and resume it, which tries them too")
 	}
 	defer c.Close()
-	_, err = c.RetryLetters(ctx, l.job, "")
+	_, err = retryLetters(ctx, c, l.job, "")
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -213,7 +214,7 @@ func (r *remote) tellDone(j *api.Job, done string) error {
 func jobsRemoveCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.jobCommand(a.described("jobs remove", &cobra.Command{}), func(ctx context.Context) error {
-		j, err := r.Remove(ctx, r.job)
+		j, err := api.Ask[api.Job](ctx, r.Client, http.MethodDelete, api.At(api.PathJob, r.job), nil)
 		return then(err, func() error { return r.tellDone(&j, "is to be forgotten") })
 	})
 }
@@ -422,9 +423,18 @@ func logText(newest []service.Entry) string {
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.command(a.described("workers list", &cobra.Command{}), func(ctx context.Context) error {
-		list, err := r.Workers(ctx)
+		list, err := r.workers(ctx)
 		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
 	})
+}
+
+func (r *remote) workers(ctx context.Context) ([]service.Worker, error) {
+	w, err := api.Ask[api.Workers](ctx, r.Client, http.MethodGet, api.PathWorkers, nil)
+	return w.Workers, err
+}
+
+func (r *remote) drain(ctx context.Context, method, name string) (service.Worker, error) {
+	return api.Ask[service.Worker](ctx, r.Client, method, api.At(api.PathDrain, name), nil)
 }
 
 func workerList(list []service.Worker) string {
@@ -464,11 +474,11 @@ func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
 	cmd := a.workerCommand(a.described("workers drain", &cobra.Command{}),
 		func(ctx context.Context, r *remote, name string) error {
-			w, err := r.Drain(ctx, name, true)
+			w, err := r.drain(ctx, http.MethodPost, name)
 			if err == nil && wait {
 				w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil },
 					func() (service.Worker, error) {
-						list, err := r.Workers(ctx)
+						list, err := r.workers(ctx)
 						i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
 						if err != nil || i < 0 {
 							return service.Worker{Name: name}, err // it has ended, and has none
@@ -485,7 +495,7 @@ func workersDrainCommand(a *app) *cobra.Command {
 func workersResumeCommand(a *app) *cobra.Command {
 	return a.workerCommand(a.described("workers resume", &cobra.Command{}),
 		func(ctx context.Context, r *remote, name string) error {
-			w, err := r.Drain(ctx, name, false)
+			w, err := r.drain(ctx, http.MethodDelete, name)
 			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
 		})
 }

@@ -25,7 +25,7 @@ type Receiver struct {
 	send sender
 }
 
-func (r *Receiver) wants(job string) bool { return (&service.Caller{Jobs: r.Jobs}).Sees(job) }
+func (r *Receiver) wants(job string) bool { return service.MatchJob(r.Jobs, job) }
 
 // sender delivers one notice. It returns a refusal for permanent errors.
 type sender interface {

@@ -69,9 +69,8 @@ type look struct {
 }
 
 func (r Rule) evaluate(kind service.AlertKind, l look) finding {
-	caller := service.Caller{Jobs: r.Jobs}
 	switch {
-	case r.Off || !caller.Sees(l.job.Definition.Name):
+	case r.Off || !service.MatchJob(r.Jobs, l.job.Definition.Name):
 		return not("the rule is not asked for")
 	case l.job.Definition.Wish.Removed:
 		return not("the job is removed")

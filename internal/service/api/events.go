@@ -99,7 +99,7 @@ func (n *news) events(c *call) (any, error) {
 	defer n.board.listeners.Add(-1)
 	if n.board.listeners.Add(1) > maxListeners {
 		c.w.Header().Set("Retry-After", "60")
-		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
+		return nil, refuse(CodeTooMany, "end some of them", "%d listen to events already",
 			maxListeners)
 	}
 	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}

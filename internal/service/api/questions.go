@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -38,13 +36,9 @@ type RetryLetters struct {
 	ID string `json:"id"`
 }
 
-func ofJob(path, name string) string {
-	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
-}
-
 func (d desk) letters(c *call) (any, error) {
 	return d.Letters(c.Context(), c.caller, c.PathValue("name"),
-		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.limit})
+		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.page.Limit})
 }
 
 func (d desk) letter(c *call) (any, error) {
@@ -89,23 +83,13 @@ func lettersQuery(f service.LetterFilter) string {
 
 // Letters returns a page of a job's dead letters.
 func (c *Client) Letters(ctx context.Context, name string, f service.LetterFilter) (service.Letters, error) {
-	return ask[service.Letters](ctx, c, http.MethodGet, ofJob(PathLetters, name)+lettersQuery(f), nil)
-}
-
-// Letter returns one with its document.
-func (c *Client) Letter(ctx context.Context, name, id string) (service.WholeLetter, error) {
-	return ask[service.WholeLetter](ctx, c, http.MethodGet, ofJob(PathLetter, name)+"?id="+url.QueryEscape(id), nil)
-}
-
-// RetryLetters retries a job's open dead letters; id "" is all.
-func (c *Client) RetryLetters(ctx context.Context, name, id string) (service.LettersRetried, error) {
-	return ask[service.LettersRetried](ctx, c, http.MethodPost, ofJob(PathLettersRetry, name), RetryLetters{id})
+	return Ask[service.Letters](ctx, c, http.MethodGet, At(PathLetters, name)+lettersQuery(f), nil)
 }
 
 // ExportLetters writes a job's dead letters to to: canonical extended JSON, one per line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
 	res, err := server.Send(ctx, c.endless().http, server.Request{Method: http.MethodGet,
-		URL: c.address + ofJob(PathLettersExport, name) + lettersQuery(f), Token: c.token})
+		URL: c.address + At(PathLettersExport, name) + lettersQuery(f), Token: c.token})
 	if err != nil {
 		return c.unanswered(err)
 	}
@@ -215,7 +199,7 @@ func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(r.Name))
+		c.w.Header().Set("Location", At(PathJob, r.Name))
 	}
 	return out, nil
 }

@@ -199,7 +199,7 @@ func (c *call) body(into any, optional bool, form string) error {
 		return nil
 	}
 	if kind := c.mediaType(); kind != "application/json" {
-		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json",
+		return refuse(CodeMediaType, "send Content-Type: application/json",
 			"the body is said to be %q", kind)
 	}
 	return decode(raw, into, form)
@@ -215,7 +215,7 @@ func (c *call) mediaType() string {
 
 func decode(raw []byte, into any, form string) error {
 	bad := func(what string) error {
-		return refuse(http.StatusBadRequest, operate.Invalid, "send "+form, "the body cannot be used: %s", what)
+		return refuse(operate.Invalid, "send "+form, "the body cannot be used: %s", what)
 	}
 	if !utf8.Valid(raw) {
 		return bad("it is not UTF-8")
@@ -253,7 +253,7 @@ func (j jobs) create(c *call) (any, error) {
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
+		c.w.Header().Set("Location", At(PathJob, def.Name))
 	}
 	return JobOf(one), nil
 }
@@ -289,7 +289,7 @@ func (c *call) definition() (d service.Definition, err error) {
 		d.Wish.Paused = n.Paused
 		return d, err
 	default:
-		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType,
+		return d, refuse(CodeMediaType,
 			"send Content-Type: application/json, or application/yaml with ?name=", "the body is said to be %q", kind)
 	}
 	if !utf8.ValidString(d.Settings) {
@@ -304,10 +304,6 @@ func (d Draft) definition() (def service.Definition, err error) {
 		return def, err
 	}
 	return def, checkLabels(d.Labels)
-}
-
-func invalid(hint, format string, args ...any) error {
-	return refuse(http.StatusBadRequest, operate.Invalid, hint, format, args...)
 }
 
 func settings(raw json.RawMessage) (string, error) {
@@ -371,7 +367,7 @@ func limit(q url.Values) (int, error) {
 }
 
 func (j jobs) list(c *call) (any, error) {
-	q, n := c.q, c.limit
+	q, n := c.q, c.page.Limit
 	state, cursor, search := service.State(q.Get("state")), q.Get("cursor"), strings.ToLower(q.Get("q"))
 	if q.Has("state") && !slices.Contains(service.States(), state) {
 		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none",

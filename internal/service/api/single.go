@@ -40,11 +40,6 @@ type Single struct {
 	farewell, deadline time.Duration
 }
 
-type single struct {
-	*operate.Single
-	options *SingleOptions
-}
-
 // Listen opens the address. Serve answers.
 func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 	l, err := server.Listen(ctx, o.Address, o.Cert, o.Key, o.Log)
@@ -63,11 +58,11 @@ func (s *Single) Token() string { return s.options.Token }
 func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	one := &single{operate.NewSingle(ending, j, s.options.Log), &s.options}
+	one := operate.NewSingle(ending, j, s.options.Log)
 	tokens := OneToken("operator", s.options.Token)
 	tokens.guesses = nil // other users of the machine must not lock the owner out, and the token is long
 	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback, single: one,
-		Version: s.options.Version, Revision: s.options.Revision})
+		openStatus: s.options.OpenStatus, pprof: s.options.PProf, Version: s.options.Version, Revision: s.options.Revision})
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
@@ -83,7 +78,7 @@ func (a *API) singleRoutes() []route {
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
 	}
-	if a.o.single.options.PProf { // with the token: profiles reveal more than a status
+	if a.o.pprof { // with the token: profiles reveal more than a status
 		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
 	}
 	return list

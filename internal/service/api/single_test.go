@@ -147,15 +147,15 @@ func (o orders) Status(ctx context.Context) (job.Status, error) {
 }
 
 func (o orders) Pause(ctx context.Context) (job.Status, error) {
-	return statusOf(o.Client.Pause(ctx, "orders"))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPost, orderPath+"/pause", nil))
 }
 
 func (o orders) Resume(ctx context.Context) (job.Status, error) {
-	return statusOf(o.Client.Resume(ctx, "orders"))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPost, orderPath+"/resume", nil))
 }
 
 func (o orders) SetLimits(ctx context.Context, l server.Limits) (job.Status, error) {
-	return statusOf(o.Limit(ctx, "orders", l))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPatch, orderPath+"/limits", l))
 }
 
 func (o orders) Finalize(ctx context.Context, whenCaughtUp bool) (job.Status, error) {
@@ -237,8 +237,8 @@ func TestWhoMayAsk(t *testing.T) {
 		{"localhost", local, "GET", server.PathHealth, nil, "localhost:1", 200},
 		{"another web page", local, "POST", orderPath + "/resume",
 			map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
-		{"a form of another page", local, "POST", orderPath + "/resume", map[string]string{"Sec-Fetch-Site": "cross-site"}, "",
-			403},
+		{"a form of another page", local, "POST", orderPath + "/resume",
+			map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
 		{"get of an action", local, "GET", orderPath + "/pause", nil, "", 405},
 		{"no such path", local, "GET", "/", nil, "", 404},
 		{"health on loopback", local, "GET", server.PathHealth, nil, "", 200},

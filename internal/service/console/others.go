@@ -185,7 +185,7 @@ func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error 
 // entries returns those of the audit trail that a filter chooses, and where the next page begins, 0 at the end.
 func (c *console) entries(r *http.Request, v *visit, f *filter, before uint64) (list []entry, next uint64, _ error) {
 	for range trailParts {
-		part, err := c.Desk.Trail(r.Context(), v.who, f.Job, before, trailPart)
+		part, err := c.Desk.Trail(r.Context(), v.who, f.Job, service.Page{Before: before, Limit: trailPart})
 		if err != nil {
 			return nil, 0, err
 		}

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -138,21 +138,16 @@ func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context
 	if meta, err := m.Metadata(); err == nil {
 		n.At = meta.Timestamp
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	taking, end := context.WithCancel(gctx)
-	taken := false
-	g.Go(func() error {
-		defer end()
-		err := take(gctx, n)
-		taken = err == nil
-		return err
-	})
-	g.Go(func() error {
+	taking, end := context.WithCancel(ctx)
+	var holding sync.WaitGroup
+	holding.Go(func() {
 		// An error means that NATS repeats the message.
 		_ = retry.Every(taking, noticeTime/4, func() error { _ = m.InProgress(); return nil })
-		return nil
 	})
-	if err := g.Wait(); !taken {
+	err := take(ctx, n)
+	end()
+	holding.Wait()
+	if err != nil {
 		_ = m.Nak() // else another process waits noticeTime
 		return err
 	}

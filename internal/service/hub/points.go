@@ -30,8 +30,7 @@ type storedPoint struct {
 
 // storedPart is a shard or a router, with its seconds if they differ from the point's.
 type storedPart struct {
-	Shard  string `json:"s,omitempty"`
-	Router string `json:"r,omitempty"`
+	Name string `json:"s"`
 	storedFigures
 }
 
@@ -106,16 +105,14 @@ func (f figures) span(seconds float64) service.Range {
 }
 
 func stored(p *service.Point) *storedPoint {
-	out := &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0)}
-	for i := range p.Shards {
-		out.Shards = append(out.Shards,
-			storedPart{Shard: p.Shards[i].Name, storedFigures: figuresOf(&p.Shards[i], p.Seconds)})
+	parts := func(list []service.Point) (all []storedPart) {
+		for i := range list {
+			all = append(all, storedPart{list[i].Name, figuresOf(&list[i], p.Seconds)})
+		}
+		return all
 	}
-	for i := range p.Routers {
-		out.Routers = append(out.Routers,
-			storedPart{Router: p.Routers[i].Name, storedFigures: figuresOf(&p.Routers[i], p.Seconds)})
-	}
-	return out
+	return &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0),
+		Shards: parts(p.Shards), Routers: parts(p.Routers)}
 }
 
 // figuresOf omits Seconds if they equal those of the whole point.
@@ -133,12 +130,13 @@ func figuresOf(p *service.Point, seconds float64) storedFigures {
 func (s *storedPoint) point() *service.Point {
 	p := s.named("", 0)
 	p.From, p.To = time.UnixMilli(s.From).UTC(), time.UnixMilli(s.To).UTC()
-	for i := range s.Shards {
-		p.Shards = append(p.Shards, s.Shards[i].named(s.Shards[i].Shard, s.Seconds))
+	parts := func(list []storedPart) (all []service.Point) {
+		for i := range list {
+			all = append(all, list[i].named(list[i].Name, s.Seconds))
+		}
+		return all
 	}
-	for i := range s.Routers {
-		p.Routers = append(p.Routers, s.Routers[i].named(s.Routers[i].Router, s.Seconds))
-	}
+	p.Shards, p.Routers = parts(s.Shards), parts(s.Routers)
 	return &p
 }
 
@@ -208,18 +206,18 @@ func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration,
 		})
 }
 
-// Points returns figures in [from, to), in spans of step. It reads the longest points up to step, and shorter ones for
+// Points returns figures of a period in spans of step. It reads the longest points up to step, and shorter ones for
 // the rest.
-func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket,
+func (r *Records) Points(ctx context.Context, uid string, in service.Period, step time.Duration) ([]service.Bucket,
 	error) {
-	from = from.Truncate(step)
+	in.From = in.From.Truncate(step)
 	buckets := service.NewBuckets(step)
 	for i := len(r.points) - 1; i >= 0; i-- {
 		if r.points[i].every > step && i > 0 {
 			continue
 		}
-		next := from
-		err := r.PointsOf(ctx, uid, r.points[i].every, service.Period{From: from, To: to}, func(p *service.Point) {
+		next := in.From
+		err := r.PointsOf(ctx, uid, r.points[i].every, in, func(p *service.Point) {
 			buckets.Add(p)
 			if p.To.After(next) {
 				next = p.To
@@ -228,7 +226,7 @@ func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, st
 		if err != nil {
 			return nil, err
 		}
-		from = next
+		in.From = next
 	}
 	return buckets.List(), nil
 }

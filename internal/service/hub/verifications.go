@@ -142,7 +142,7 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 
 func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
-		take(v, v.verified, key, e)
+		take(v, &v.verified, key, e)
 		return
 	}
 	key, ok := strings.CutPrefix(e.Key(), wished)
@@ -152,10 +152,9 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	w, err := read[service.VerifyWish](e)
 	v.change(func() {
 		job := key[:max(strings.LastIndexByte(key, '.'), 0)]
-		if v.wishes[job] == nil {
-			v.wishes[job] = map[string]*service.VerifyWish{}
-		}
-		set(v.wishes[job], key, w, err == nil)
+		of := v.wishes[job]
+		set(&of, key, w, err == nil)
+		set(&v.wishes, job, of, true)
 	})
 }
 

@@ -45,13 +45,6 @@ type contents struct {
 	verified map[string]heard[service.VerifyReport]
 }
 
-func nothing() contents {
-	return contents{jobs: map[string]*service.Definition{}, reports: map[string]heard[service.Report]{},
-		leases: map[string]heard[service.Lease]{}, workers: map[string]heard[service.Worker]{},
-		drains: map[string]heard[service.Drain]{}, alerts: map[string]heard[service.Alert]{},
-		wishes: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
-}
-
 // heard has the local time of a value: a message about the end of a lease may be lost.
 type heard[T any] struct {
 	of *T
@@ -60,8 +53,7 @@ type heard[T any] struct {
 
 // NewView makes an empty view.
 func (h *Hub) NewView() *View {
-	return &View{hub: h, contents: nothing(), changed: make(chan struct{}), defined: make(chan struct{}),
-		loaded: make(chan struct{})}
+	return &View{hub: h, changed: make(chan struct{}), defined: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run updates the view until ctx ends. It fails if it cannot read the store at first.
@@ -85,7 +77,7 @@ func (v *View) Run(ctx context.Context) error {
 			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
 				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
 		}
-		v.redefine(func() { v.contents = nothing() }) // everything is sent again
+		v.redefine(func() { v.contents = contents{} }) // everything is sent again
 	}
 }
 
@@ -104,11 +96,11 @@ func (v *View) watch(ctx context.Context) error {
 		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
 	}
 	follow(v.hub.Jobs.definitions, v.takeJob)
-	follow(v.hub.Jobs.reports, into(v, v.reports))
-	follow(v.hub.Leases.kv, into(v, v.leases))
-	follow(v.hub.Workers.present, into(v, v.workers))
-	follow(v.hub.Workers.drains, into(v, v.drains))
-	follow(v.hub.Alerts.kv, into(v, v.alerts))
+	follow(v.hub.Jobs.reports, into(v, &v.reports))
+	follow(v.hub.Leases.kv, into(v, &v.leases))
+	follow(v.hub.Workers.present, into(v, &v.workers))
+	follow(v.hub.Workers.drains, into(v, &v.drains))
+	follow(v.hub.Alerts.kv, into(v, &v.alerts))
 	follow(v.hub.Verifications.kv, v.takeVerification)
 	g.Go(func() error {
 		for range buckets {
@@ -184,26 +176,30 @@ func (v *View) redefine(do func()) {
 	})
 }
 
-func set[T any](m map[string]T, key string, value T, there bool) {
-	delete(m, key)
-	if there {
-		m[key] = value
+func set[T any](m *map[string]T, key string, value T, there bool) {
+	if !there {
+		delete(*m, key)
+		return
 	}
+	if *m == nil {
+		*m = map[string]T{}
+	}
+	(*m)[key] = value
 }
 
 // take stores a value of a bucket in the view, if it can be read.
-func take[T any](v *View, m map[string]heard[T], key string, e jetstream.KeyValueEntry) {
+func take[T any](v *View, m *map[string]heard[T], key string, e jetstream.KeyValueEntry) {
 	one, err := read[T](e)
 	v.change(func() { set(m, key, heard[T]{one, time.Now()}, err == nil) })
 }
 
-func into[T any](v *View, m map[string]heard[T]) func(jetstream.KeyValueEntry) {
+func into[T any](v *View, m *map[string]heard[T]) func(jetstream.KeyValueEntry) {
 	return func(e jetstream.KeyValueEntry) { take(v, m, e.Key(), e) }
 }
 
 func (v *View) takeJob(e jetstream.KeyValueEntry) {
 	d, err := read[service.Definition](e)
-	v.redefine(func() { set(v.jobs, e.Key(), d, err == nil) })
+	v.redefine(func() { set(&v.jobs, e.Key(), d, err == nil) })
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "job", e.Key(), "error", err)
 	}

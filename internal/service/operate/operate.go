@@ -368,7 +368,7 @@ func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Chang
 }
 
 // Trail returns entries of the audit trail to admins (see hub.Audit.Trail).
-func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change,
+func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, page service.Page) ([]service.Change,
 	error) {
 	if err := allowed(c, service.Admin, name); err != nil {
 		return nil, err
@@ -376,5 +376,5 @@ func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before
 	if name == "" && len(c.Jobs) > 0 {
 		return nil, refuse(Forbidden, "ask for one job", "the trail of all jobs is not for a token of some jobs")
 	}
-	return d.Hub.Audit.Trail(ctx, name, before, limit)
+	return d.Hub.Audit.Trail(ctx, name, page)
 }

@@ -60,7 +60,7 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	err := json.Unmarshal(question, &q)
 	if err == nil {
 		var body any
-		if body, err = w.bounded(life, &q); err == nil {
+		if body, err = w.answered(life, &q); err == nil {
 			a.Body, err = service.PlainJSON(body)
 		}
 	}
@@ -80,17 +80,13 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	return raw
 }
 
-func (w *Worker) bounded(life context.Context, q *service.Question) (any, error) {
+// answered returns the body. life is the worker's, for work that outlasts the answer.
+func (w *Worker) answered(life context.Context, q *service.Question) (any, error) {
 	if q.Draft != nil {
 		return w.draft(life, q)
 	}
 	ctx, cancel := context.WithTimeout(life, answerTime)
 	defer cancel()
-	return w.answered(ctx, life, q)
-}
-
-// answered returns the body. life is the worker's, for work that outlasts the answer.
-func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, error) {
 	s, err := w.settings(ctx, q.Job, q.UID)
 	if err != nil {
 		return nil, err
