@@ -287,7 +287,7 @@ func (l *storedLetters) one(ctx context.Context, id string) (*shownLetter, error
 	if err != nil || found == nil {
 		return nil, err
 	}
-	return &shownLetter{found.Job, service.WholeLetter{Letter: found.Listed, Whole: canonical(found.Doc),
+	return &shownLetter{found.Job, service.WholeLetter{Listed: found.Listed, Whole: canonical(found.Doc),
 		SameID: canonical(found.Same), Other: canonical(found.Holder)}}, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 type verifyRequest struct {
@@ -182,7 +183,7 @@ func remoteVerified(job string, v *api.Verification) string {
 	}
 	fmt.Fprintln(&b, t.Render())
 	for _, line := range listed(f.Schema,
-		func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
+		func(d verify.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
 		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
 	}
 	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {

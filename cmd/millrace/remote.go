@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -297,8 +296,8 @@ func remoteText(j *api.Job) string {
 	}
 	t := facts{newTable(j.Name, remoteState(&j.Summary))}
 	t.add("worker", j.Worker)
-	for _, k := range slices.Sorted(maps.Keys(j.Labels)) {
-		t.add("label", k+"="+j.Labels[k])
+	for _, label := range service.LabelTexts(j.Labels) {
+		t.add("label", label)
 	}
 	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+cli.Plain(j.CreatedBy))
 	if j.ReportedAt != nil {
@@ -451,11 +450,7 @@ func workerList(list []service.Worker) string {
 		if w.MaxJobs > 0 {
 			jobs += fmt.Sprintf(" of %d", w.MaxJobs)
 		}
-		labels := []string{}
-		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
-			labels = append(labels, k+"="+w.Labels[k])
-		}
-		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(labels, " "), w.Version, w.Host,
+		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(service.LabelTexts(w.Labels), " "), w.Version, w.Host,
 			w.StartedAt.UTC().Format(time.RFC3339)})
 	}
 	return t.Render() + "\n"

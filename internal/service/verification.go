@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // VerifyOptions say what to compare, and how.
@@ -199,8 +201,9 @@ type Findings struct {
 	// Differences has the first ones of each collection.
 	Differences        []DocumentDifference `json:"differences"`
 	DifferencesLeftOut int64                `json:"differencesLeftOut,omitempty"`
-	Schema             []SchemaDifference   `json:"schema"`
-	SchemaLeftOut      int                  `json:"schemaLeftOut,omitempty"`
+	// Schema has differences of collections, options, indexes and views.
+	Schema        []verify.SchemaDifference `json:"schema"`
+	SchemaLeftOut int                       `json:"schemaLeftOut,omitempty"`
 	// Expected counts differences that the rules cause, or that finalize removes.
 	Expected   int      `json:"expected,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
@@ -239,11 +242,4 @@ type DocumentDifference struct {
 	Target string   `json:"target,omitempty"`
 	// Cut means that a side is incomplete.
 	Cut bool `json:"cut,omitempty"`
-}
-
-// SchemaDifference is a difference of a collection, option, index or view.
-type SchemaDifference struct {
-	NS     string `json:"ns"`
-	What   string `json:"what"`
-	Detail string `json:"detail"`
 }

@@ -107,7 +107,7 @@ const (
 // Notice is the JSON that a receiver gets. ID and Event identify it, also when it comes twice.
 type Notice struct {
 	Event Event `json:"event"`
-	service.ShownAlert
+	service.Alert
 }
 
 const maxText = 2000

@@ -214,8 +214,8 @@ func (d desk) alerts(c *call) (any, error) {
 	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
-func shownAlerts(list []service.Alert) []service.ShownAlert {
-	out := make([]service.ShownAlert, 0, len(list))
+func shownAlerts(list []service.Alert) []service.Alert {
+	out := make([]service.Alert, 0, len(list))
 	for i := range list {
 		out = append(out, list[i].Shown(func(text string) string { return service.Short(text, maxText) }))
 	}

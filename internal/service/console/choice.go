@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -86,18 +87,7 @@ func (c *choice) toggleDB(db string, on bool) error {
 }
 
 func wild(pattern string) bool {
-	escaped := false
-	for _, r := range pattern {
-		switch {
-		case escaped:
-			escaped = false
-		case r == '\\':
-			escaped = true
-		case r == '*' || r == '?':
-			return true
-		}
-	}
-	return false
+	return strings.ContainsAny(regexp.MustCompile(`(?s)\\.`).ReplaceAllString(pattern, ""), "*?")
 }
 
 // rename renames a collection, or a database, which has no dot, on the target. "" undoes that. The new name of a

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -22,7 +23,7 @@ func most(sums map[string]int64) (keep map[string]bool, others bool) {
 	})
 	keep = map[string]bool{}
 	for _, name := range names {
-		if name == service.Others || len(keep) == maxLines {
+		if name == job.OtherParts || len(keep) == maxLines {
 			others = true
 			continue
 		}
@@ -69,7 +70,7 @@ func splitOf(points []service.Bucket) *split {
 func lineNames(keep map[string]bool, others bool) []string {
 	names := slices.Sorted(maps.Keys(keep))
 	if others {
-		names = append(names, service.Others)
+		names = append(names, job.OtherParts)
 	}
 	return names
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 const (
@@ -28,7 +29,7 @@ type lettersPage struct {
 	Operator         bool
 	States           []string
 	State, NS, After string
-	Letters          []service.Letter
+	Letters          []deadletter.Listed
 	Next             string
 	Asked            bool // a worker has answered
 }
@@ -78,7 +79,7 @@ func triedText(q url.Values) string {
 
 type letterPage struct {
 	Job    string
-	Letter service.Letter
+	Letter deadletter.Listed
 	Parts  []letterPart
 }
 
@@ -93,7 +94,7 @@ func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, w
 		why := c.refusal(err)
 		return said{why.code, cmp.Or(what.text, why.text), cmp.Or(what.hint, why.hint)}
 	}
-	p := letterPage{Job: name, Letter: l.Letter}
+	p := letterPage{Job: name, Letter: l.Listed}
 	for _, part := range []struct {
 		name string
 		raw  json.RawMessage

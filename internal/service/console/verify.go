@@ -15,15 +15,12 @@ import (
 )
 
 type verificationRow struct {
-	service.Verification
-	ID          string
-	State       service.VerifyState
+	*service.Verification
 	Sample      string // what it compares
 	Progress    bar
 	Read        string
 	Differences int64
 	Schema      int64
-	Open        bool
 }
 
 type verifyPage struct {
@@ -34,7 +31,7 @@ type verifyPage struct {
 }
 
 func verificationRowOf(v *service.Verification) verificationRow {
-	row := verificationRow{Verification: *v, ID: v.Wish.ID, State: v.State(), Sample: "all", Open: v.Open()}
+	row := verificationRow{Verification: v, Sample: "all"}
 	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
 		row.Sample = fmt.Sprintf("%g%%", p)
 	}
@@ -51,8 +48,8 @@ func verificationRowOf(v *service.Verification) verificationRow {
 		p := r.Progress
 		row.Differences, row.Schema = p.Differences, r.Schema
 		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
-		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
-			row.State == service.VerifyDifferent))
+		percent := int(100 * format.Share(p.Docs, p.DocsTotal, v.State() == service.VerifySame ||
+			v.State() == service.VerifyDifferent))
 		if row.Sample != "all" { // the total of documents is that of all
 			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))
 		}
@@ -170,7 +167,6 @@ type verifiedPage struct {
 	// Names identify the differences in a repair; "" if one cannot be repaired.
 	Names      []string
 	Repairable bool // some can be repaired, and the visitor may
-	Repair     *service.Repair
 }
 
 func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
@@ -187,9 +183,8 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 			p.Names, p.Repairable = append(p.Names, one), p.Repairable || p.Operator && one != ""
 		}
 	}
-	p.Repair = one.Repair()
 	f := c.page(v, "job", "Verification of "+name, p)
-	if p.Row.Open {
+	if p.Row.Open() {
 		f.Live = verificationPath(name, id)
 	}
 	return c.say(w, "verified", f, what)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -328,18 +327,15 @@ func (c *console) newPage(w http.ResponseWriter, r *http.Request, v *visit) erro
 
 // take fills the form from a definition, which also has a form of its own where the steps cannot hold all settings.
 func (p *newJob) take(d *service.Definition, edit bool) {
-	name, labels := d.Name, []string{}
+	name := d.Name
 	if !edit {
 		name += "-copy"
-	}
-	for _, key := range slices.Sorted(maps.Keys(d.Labels)) {
-		labels = append(labels, key+"="+d.Labels[key])
 	}
 	if !p.fill(d.Settings) {
 		p.wizard = newWizard()
 		p.Open, p.Plain.Settings = true, d.Settings
 	}
-	p.Name, p.Labels, p.Edit = name, strings.Join(labels, " "), edit
+	p.Name, p.Labels, p.Edit = name, strings.Join(service.LabelTexts(d.Labels), " "), edit
 	p.Plain.Name, p.Plain.Labels, p.Plain.Edit = name, p.Labels, edit
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
@@ -89,16 +88,12 @@ type Notice struct {
 // Notices calls take with each notice for a receiver, in order, until ctx ends. Of all processes only one does so at a
 // time. A notice is repeated if take fails, or if the process ends before take returns.
 func (a *Alerts) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
-	for {
-		err := a.notices(ctx, receiver, take)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	return retry.Again(ctx, time.Second, time.Second, func(err error, _ time.Duration) bool {
+		if ctx.Err() == nil {
+			a.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
 		}
-		a.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
-		if err := pace.Pause(ctx, time.Second); err != nil {
-			return err
-		}
-	}
+		return true
+	}, func() error { return a.notices(ctx, receiver, take) })
 }
 
 func (a *Alerts) notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {

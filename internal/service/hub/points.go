@@ -54,11 +54,7 @@ func (f figure) MarshalJSON() ([]byte, error) {
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return strconv.AppendInt(nil, int64(v), 10), nil
 	}
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
-	if err != nil {
-		rounded = 0
-	}
-	return json.Marshal(rounded)
+	return strconv.AppendFloat(nil, v, 'g', 5, 64), nil
 }
 
 // figures are sum, lowest and highest rate of an amount, or mean, lowest, highest and seconds of a range.
@@ -85,21 +81,15 @@ func ranges(r service.Range, seconds float64) figures {
 }
 
 func (f figures) amount(seconds float64) service.Amount {
-	switch len(f) {
-	case 0:
-		return service.Amount{}
-	case 1, 2:
-		return service.NewAmount(int64(f[0]), seconds)
+	if len(f) < 3 {
+		return service.NewAmount(int64(append(f, 0)[0]), seconds)
 	}
 	return service.Amount{Sum: int64(f[0]), Least: float64(f[1]), Most: float64(f[2])}
 }
 
 func (f figures) span(seconds float64) service.Range {
-	switch len(f) {
-	case 0:
-		return service.Range{}
-	case 1, 2, 3:
-		return service.NewRange(float64(f[0]), seconds)
+	if len(f) < 4 {
+		return service.NewRange(float64(append(f, -1)[0]), seconds)
 	}
 	return service.Range{Mean: float64(f[0]), Least: float64(f[1]), Most: float64(f[2]), Seconds: float64(f[3])}
 }

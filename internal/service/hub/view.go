@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -90,29 +91,21 @@ func (v *View) watch(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	buckets, loaded := 0, make(chan struct{})
-	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry)) {
-		buckets++
-		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
+	buckets := map[jetstream.KeyValue]func(jetstream.KeyValueEntry){v.hub.Jobs.definitions: v.takeJob,
+		v.hub.Jobs.reports: into(v, &v.reports), v.hub.Leases.kv: into(v, &v.leases),
+		v.hub.Workers.present: into(v, &v.workers), v.hub.Workers.drains: into(v, &v.drains),
+		v.hub.Alerts.kv: into(v, &v.alerts), v.hub.Verifications.kv: v.takeVerification}
+	var loading atomic.Int64
+	loading.Store(int64(len(buckets)))
+	for kv, take := range buckets {
+		g.Go(func() error {
+			return v.follow(ctx, kv, take, sync.OnceFunc(func() {
+				if loading.Add(-1) == 0 {
+					v.once.Do(func() { close(v.loaded) })
+				}
+			}))
+		})
 	}
-	follow(v.hub.Jobs.definitions, v.takeJob)
-	follow(v.hub.Jobs.reports, into(v, &v.reports))
-	follow(v.hub.Leases.kv, into(v, &v.leases))
-	follow(v.hub.Workers.present, into(v, &v.workers))
-	follow(v.hub.Workers.drains, into(v, &v.drains))
-	follow(v.hub.Alerts.kv, into(v, &v.alerts))
-	follow(v.hub.Verifications.kv, v.takeVerification)
-	g.Go(func() error {
-		for range buckets {
-			select {
-			case <-loaded:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		v.once.Do(func() { close(v.loaded) })
-		return nil
-	})
 	g.Go(func() error {
 		return retry.Every(ctx, v.hub.Leases.ttl/4, func() error {
 			if now, err := v.hub.identity(ctx); err == nil && now != id {
@@ -124,15 +117,15 @@ func (v *View) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes each change of a bucket, and sends to loaded after the first contents. Watchers survive outages.
-func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{},
-	take func(jetstream.KeyValueEntry)) error {
+// follow takes each change of a bucket, and calls loaded after the first contents. Watchers survive outages.
+func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, take func(jetstream.KeyValueEntry),
+	loaded func()) error {
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
 	}
 	defer func() { _ = w.Stop() }()
-	for loading := true; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -140,18 +133,11 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 			if !ok {
 				return fmt.Errorf("watch bucket %s: it has ended", kv.Bucket())
 			}
-			if e == nil && loading { // end of the first contents
-				loading = false
-				select {
-				case loaded <- struct{}{}:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
+			if e != nil {
+				take(e)
+			} else { // the end of the first contents
+				loaded()
 			}
-			if e == nil {
-				continue
-			}
-			take(e)
 		}
 	}
 }

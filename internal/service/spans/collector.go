@@ -5,11 +5,13 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -18,7 +20,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
-	"github.com/millrace/millrace/internal/server"
 )
 
 // maxReply bounds what is read of a reply, in bytes, to reuse its connection.
@@ -82,8 +83,13 @@ func (o *Options) newCollector(at string) (*collector, error) {
 func (o *Options) secure() (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if name, file := o.variable("CERTIFICATE"); file != "" {
-		if err := server.TrustAuthorities(secure, file); err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("%s: %w", name, err), "name a file of PEM certificates")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(text) {
+			return nil, mongo.WithHint(fmt.Errorf("%s: %s has no certificate", name, file), "name a file of PEM certificates")
 		}
 	}
 	name, file := o.variable("CLIENT_CERTIFICATE")
