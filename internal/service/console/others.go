@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 const (
@@ -118,10 +116,7 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error
 	}
 	p := newJob{wizard: newWizard(), Plain: d, Open: true}
 	p.Name, p.Edit = d.Name, d.Edit
-	if e, ok := errors.AsType[*operate.Error](err); ok {
-		p.Problems = e.Problems
-	}
-	return c.showNew(w, v, p, c.refusal(err))
+	return c.showNew(w, v, p, err)
 }
 
 func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) error {

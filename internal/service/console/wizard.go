@@ -322,7 +322,7 @@ func (c *console) newPage(w http.ResponseWriter, r *http.Request, v *visit) erro
 		}
 		p.take(&j.Definition, q.Has("edit"))
 	}
-	return c.showNew(w, v, p, fine())
+	return c.showNew(w, v, p, nil)
 }
 
 // take fills the form from a definition, which also has a form of its own where the steps cannot hold all settings.
@@ -339,13 +339,16 @@ func (p *newJob) take(d *service.Definition, edit bool) {
 	p.Plain.Name, p.Plain.Labels, p.Plain.Edit = name, p.Labels, edit
 }
 
-func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, what said) error {
+func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, err error) error {
+	if e, ok := errors.AsType[*operate.Error](err); ok {
+		p.Problems = e.Problems
+	}
 	p.Steps, p.YAML = steps(), p.settings()
 	title := "New job"
 	if p.Edit {
 		title = "Edit " + p.Name
 	}
-	return c.say(w, "new", c.page(v, "new", title, p), what)
+	return c.say(w, "new", c.page(v, "new", title, p), c.outcome(err))
 }
 
 // shape is the form of a new job: each of its buttons leads to a step, or does what the
@@ -378,14 +381,7 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 	if done {
 		return nil
 	}
-	what := fine()
-	if err != nil {
-		if e, ok := errors.AsType[*operate.Error](err); ok {
-			p.Problems = e.Problems
-		}
-		what = c.refusal(err)
-	}
-	return c.showNew(w, v, p, what)
+	return c.showNew(w, v, p, err)
 }
 
 func patient(w http.ResponseWriter, r *http.Request) (*http.Request, context.CancelFunc) {

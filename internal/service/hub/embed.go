@@ -185,10 +185,13 @@ func (l serverLog) say(level slog.Level, format string, v []any) {
 }
 
 // Noticef and the others implement server.Logger.
+// The methods of server.Logger.
+
 func (l serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-
-func (l serverLog) Warnf(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-
+func (l serverLog) Warnf(format string, v ...any)   { l.say(slog.LevelDebug, format, v) }
+func (l serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelWarn, format, v) }
+func (l serverLog) Debugf(string, ...any)           {}
+func (l serverLog) Tracef(string, ...any)           {}
 func (l serverLog) Fatalf(format string, v ...any) {
 	l.say(slog.LevelError, format, v)
 	select {
@@ -196,9 +199,3 @@ func (l serverLog) Fatalf(format string, v ...any) {
 	default:
 	}
 }
-
-func (l serverLog) Errorf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }
-
-func (l serverLog) Debugf(string, ...any) {}
-
-func (l serverLog) Tracef(string, ...any) {}
