@@ -57,8 +57,9 @@ func TestJobsVerify(t *testing.T) {
 	b.followingJob("orders")
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "shop.c", TargetNS: "shop.c",
 		Differences: 1}}, WithValues: true, Schema: []verify.SchemaDifference{},
-		Differences: []service.DocumentDifference{{NS: "shop.c", TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J",
-			Kind: "content", Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: "shop.c",
+			TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J", Kind: "content"},
+			Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
 	wait := func(id string, code int, r service.VerifyReport, f *service.Findings, texts ...string) string {
 		t.Helper()
 		var telling sync.WaitGroup

@@ -228,14 +228,7 @@ type VerifiedCollection struct {
 
 // DocumentDifference is a differing document in extended JSON, the source's as the job maps it.
 type DocumentDifference struct {
-	NS       string `json:"ns"`
-	TargetNS string `json:"targetNs"`
-	// UUID is the source collection's in hex, "" for none. A repair rejects another collection.
-	UUID string `json:"uuid,omitempty"`
-	ID   string `json:"id"` // extended JSON
-	// Key names the document for a repair, "" if that is impossible.
-	Key  string `json:"key,omitempty"`
-	Kind string `json:"kind"`
+	RepairDocument
 	// Fields are the differing top-level fields, by name.
 	Fields []string `json:"fields"`
 	Source string   `json:"source,omitempty"`

@@ -61,7 +61,8 @@ func TestVerifications(t *testing.T) {
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}},
 		Schema: []verify.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
-		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content",
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: "a.b",
+			TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content"},
 			Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
 	if err := r.hub.Verifications.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
 		t.Fatal(err)

@@ -87,8 +87,9 @@ func (r *rig) draftAnswers() {
 		return service.InspectedCollection{NS: ns, Kind: "collection", Documents: 48_000_000, Bytes: 52e9,
 			ShardKey: `{"customer": 1, "region": "hashed"}`}
 	}
-	letter := deadletter.Listed{ID: "shop.a/5f2b/1700000000:1", NS: longNS, Document: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
-		State: "open", Cause: "duplicate key", Reason: longError, Index: "customer_1_region_1", Time: time.Now()}
+	letter := deadletter.Listed{ID: "shop.a/5f2b/1700000000:1", NS: longNS,
+		Document: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
+		State:    "open", Cause: "duplicate key", Reason: longError, Index: "customer_1_region_1", Time: time.Now()}
 	answer := func(q *service.Question) service.Answer {
 		var body any
 		switch q.What {
@@ -168,8 +169,9 @@ func (r *rig) found(id string) {
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{WithValues: true,
 		Collections: []service.VerifiedCollection{{NS: longNS, TargetNS: longNS, Differences: 3}},
 		Schema:      []verify.SchemaDifference{{NS: longNS, What: "index customer_1_region_1", Detail: longError}},
-		Differences: []service.DocumentDifference{{NS: longNS, TargetNS: longNS, ID: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
-			Kind: "content", Key: "k", Fields: []string{"customer.address.street"}, Source: `{"a": 1}`, Target: `{"a": 2}`}}})
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: longNS,
+			TargetNS: longNS, ID: `{"$oid": "5f2b1f77bcf86cd799439011"}`, Kind: "content", Key: "k"},
+			Fields: []string{"customer.address.street"}, Source: `{"a": 1}`, Target: `{"a": 2}`}}})
 }
 
 // TestLayout: no page breaks a word, cuts text off or scrolls to the side.

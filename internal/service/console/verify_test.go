@@ -97,7 +97,8 @@ func TestVerificationPages(t *testing.T) {
 		Collections: []service.VerifiedCollection{{NS: "a." + hostile, TargetNS: "a.b", Differences: 3}}, WithValues: true,
 		Notes:  []string{hostile},
 		Schema: []verify.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}},
-		Differences: []service.DocumentDifference{{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content",
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: hostile,
+			TargetNS: hostile, ID: hostile, Kind: "content"},
 			Fields: []string{hostile}, Source: "source " + hostile, Target: "target " + hostile, Cut: true}}})
 	_, page = op.get("/jobs/shop.a/verification/" + id)
 	want(t, page, "source &lt;script&gt;", "target &lt;script&gt;", "2 more documents differ", "Shown in part")

@@ -332,8 +332,10 @@ func TestSchedule(t *testing.T) {
 // differing are findings of two documents, of which one can be named.
 func differing() *service.Findings {
 	return &service.Findings{WithValues: true, Differences: []service.DocumentDifference{
-		{NS: "shop.a", TargetNS: "shop.b", ID: "1", Key: "k1", Kind: "content", Source: "ada", Target: "ada"},
-		{NS: "shop.a", TargetNS: "shop.b", ID: "2", Kind: "missing", Source: "ada"}},
+		{RepairDocument: service.RepairDocument{NS: "shop.a", TargetNS: "shop.b", ID: "1", Key: "k1", Kind: "content"},
+			Source: "ada", Target: "ada"},
+		{RepairDocument: service.RepairDocument{NS: "shop.a", TargetNS: "shop.b", ID: "2", Kind: "missing"},
+			Source: "ada"}},
 		Repaired: []service.RepairedDocument{{ID: "1", Why: "ada"}}}
 }
 

@@ -48,8 +48,8 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 		c.leftOut++
 		return
 	}
-	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, UUID: service.UUIDText(d.UUID),
-		ID: service.Short(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
+	out := service.DocumentDifference{RepairDocument: service.RepairDocument{NS: d.NS, TargetNS: d.TargetNS,
+		UUID: service.UUIDText(d.UUID), ID: service.Short(d.ID.String(), idBytes), Kind: string(d.Kind)}, Fields: []string{}}
 	if len(source) == 1 && len(target) == 1 {
 		out.Fields = differing(source[0], target[0])
 	}
