@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -182,27 +183,31 @@ func cannot(what string) func(*control, *jobInfo) error {
 
 func pauseCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("pause", &cobra.Command{}), func(c *control, ctx context.Context) error {
-		j, err := c.api.Pause(ctx, c.Job)
+		j, err := c.ask(ctx, http.MethodPost, api.PathPause, nil)
 		return c.changed(&j, err, "paused", "will pause")
 	}, cannot("pause"))
 }
 
 func resumeCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("resume", &cobra.Command{}), func(c *control, ctx context.Context) error {
-		j, err := c.api.Resume(ctx, c.Job)
+		j, err := c.ask(ctx, http.MethodPost, api.PathResume, nil)
 		return c.changed(&j, err, "resumed", "will resume")
 	}, cannot("resume"))
 }
 
 func throttleCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("throttle", &cobra.Command{}), func(c *control, ctx context.Context) error {
-		j, err := c.api.Limit(ctx, c.Job, c.Limits)
+		j, err := c.ask(ctx, http.MethodPatch, api.PathLimits, c.Limits)
 		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
 		if l := loadText(job.LoadStatus{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
 		return c.changed(&j, err, text, "limits changed: "+text)
 	}, cannot("throttle"))
+}
+
+func (c *control) ask(ctx context.Context, method, path string, what any) (api.Job, error) {
+	return api.Ask[api.Job](ctx, c.api, method, api.At(path, c.Job), what)
 }
 
 // changed prints the effect of a request: a sync has done it, a service has stored it.
@@ -252,7 +257,7 @@ func (c *control) finalizedBefore(j *jobInfo) error {
 
 func (c *control) finalize(ctx context.Context) error {
 	if c.Cancel {
-		j, err := c.api.CancelFinalize(ctx, c.Job)
+		j, err := c.ask(ctx, http.MethodDelete, api.PathFinalize, nil)
 		return c.changed(&j, err, "finalize taken back", "finalize taken back")
 	}
 	var j api.Job
@@ -331,7 +336,6 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 	}
 }
 
-// wayBack returns how the source can follow the target from its position on.
 func wayBack(job, target string) string {
 	if target == "" {
 		return ""

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -153,7 +156,6 @@ func (l *shownLetter) text() string {
 	return b.String()
 }
 
-// readable is canonical extended JSON as people read it.
 func readable(raw json.RawMessage) string {
 	var doc bson.Raw
 	if err := bson.UnmarshalExtJSON(raw, true, &doc); err == nil {
@@ -230,7 +232,6 @@ func (r *retried) text() string {
 	return b.String()
 }
 
-// notes is the log of a command without settings.
 func (a *app) notes() *slog.Logger { return config.NewLog(a.Stderr, "info", "text") }
 
 // remoteLetters are those of a job of a service, which a worker reads.
@@ -263,7 +264,8 @@ func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) e
 }
 
 func (r *remoteLetters) one(ctx context.Context, id string) (*shownLetter, error) {
-	l, err := r.Letter(ctx, r.job, id)
+	l, err := api.Ask[service.WholeLetter](ctx, r.Client, http.MethodGet,
+		api.At(api.PathLetter, r.job)+"?id="+url.QueryEscape(id), nil)
 	return &shownLetter{r.job, l}, err
 }
 
@@ -272,8 +274,13 @@ func (r *remoteLetters) export(ctx context.Context, w io.Writer) error {
 }
 
 func (r *remoteLetters) retry(ctx context.Context, id string) (*retried, error) {
-	res, err := r.RetryLetters(ctx, r.job, id)
+	res, err := retryLetters(ctx, r.Client, r.job, id)
 	return &retried{Job: r.job, LettersRetried: res}, err
+}
+
+func retryLetters(ctx context.Context, c *api.Client, job, id string) (service.LettersRetried, error) {
+	return api.Ask[service.LettersRetried](ctx, c, http.MethodPost, api.At(api.PathLettersRetry, job),
+		api.RetryLetters{ID: id})
 }
 
 type storedLetters struct{ *letterLook }
@@ -294,7 +301,7 @@ func (l *storedLetters) one(ctx context.Context, id string) (*shownLetter, error
 	if err != nil || found == nil {
 		return nil, err
 	}
-	return &shownLetter{found.Job, service.WholeLetter{Letter: found.Listed, Whole: canonical(found.Doc),
+	return &shownLetter{found.Job, service.WholeLetter{Listed: found.Listed, Whole: canonical(found.Doc),
 		SameID: canonical(found.Same), Other: canonical(found.Holder)}}, nil
 }
 
@@ -358,7 +365,7 @@ func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
 			"run this on its machine as its user; or pause and resume it, which tries them too")
 	}
 	defer c.Close()
-	_, err = c.RetryLetters(ctx, l.job, "")
+	_, err = retryLetters(ctx, c, l.job, "")
 	return err
 }
 

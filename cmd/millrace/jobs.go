@@ -30,7 +30,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// jobInfo is a job as its target knows it.
 type jobInfo struct {
 	Job   string      `json:"job"`
 	State state.Life  `json:"state"`
@@ -169,7 +168,6 @@ func listItem(item string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// quoted are words as a shell reads them.
 func quoted(words []string) string {
 	safe := regexp.MustCompile(`^[-\w./:=@,+%]+$`)
 	out := make([]string, len(words))

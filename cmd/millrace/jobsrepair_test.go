@@ -14,9 +14,11 @@ import (
 func (b *serviceBench) repairs(name string) {
 	b.t.Helper()
 	key := service.DocumentKey(bson.RawValue{Type: bson.TypeInt32, Value: []byte{7, 0, 0, 0}})
-	found := &service.Findings{Differences: []service.DocumentDifference{{NS: "shop.c", TargetNS: "shop.c",
-		ID: `{"$numberInt":"7"}`, Kind: "content", Key: key, Fields: []string{}},
-		{NS: "shop.d", TargetNS: "shop.d", ID: "long", Kind: "extra", Fields: []string{}}}}
+	found := &service.Findings{Differences: []service.DocumentDifference{
+		{RepairDocument: service.RepairDocument{NS: "shop.c", TargetNS: "shop.c",
+			ID: `{"$numberInt":"7"}`, Kind: "content", Key: key}, Fields: []string{}},
+		{RepairDocument: service.RepairDocument{NS: "shop.d", TargetNS: "shop.d", ID: "long", Kind: "extra"},
+			Fields: []string{}}}}
 	b.expect(cli.ExitOK, "jobs verify --job "+name+" --id torepair", "is asked for")
 	b.verified(name, "torepair",
 		service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 2}}, found)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 type verifyRequest struct {
@@ -82,21 +84,21 @@ func (v *verifyRequest) request(ctx context.Context, every bool) error {
 }
 
 func (v *verifyRequest) schedule(ctx context.Context) error {
-	var s *service.VerifySchedule
+	method, s := http.MethodDelete, any(nil)
 	done := "is verified when it is asked for"
 	if v.every != 0 {
-		s = &service.VerifySchedule{EveryHours: v.every, SamplePercent: v.ask.SamplePercent,
+		method, s = http.MethodPut, service.VerifySchedule{EveryHours: v.every, SamplePercent: v.ask.SamplePercent,
 			BytesPerSecond: v.ask.BytesPerSecond, NoValues: v.ask.NoValues}
 		done = fmt.Sprintf("is verified every %s", plural(v.every, "hour"))
 	}
-	j, err := v.ScheduleVerifications(ctx, v.job, s)
+	j, err := api.Ask[api.Job](ctx, v.Client, method, api.At(api.PathVerifySchedule, v.job), s)
 	return then(err, func() error { return v.tellDone(&j, done) })
 }
 
 func (v *verifyRequest) old(ctx context.Context) error {
 	id := v.ask.ID
 	if id == "" {
-		list, err := v.Verifications(ctx, v.job)
+		list, err := v.verifications(ctx)
 		if err != nil {
 			return err
 		}
@@ -106,13 +108,21 @@ func (v *verifyRequest) old(ctx context.Context) error {
 		id = list.Verifications[0].ID
 	}
 	if v.cancel {
-		got, err := v.CancelVerification(ctx, v.job, id)
+		got, err := v.verification(ctx, http.MethodDelete, id)
 		return then(err, func() error {
 			return v.Tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", cli.Plain(v.job), cli.Plain(got.ID)))
 		})
 	}
-	got, err := v.Verification(ctx, v.job, id)
+	got, err := v.verification(ctx, http.MethodGet, id)
 	return then(err, func() error { return v.verified(&got) })
+}
+
+func (v *verifyRequest) verifications(ctx context.Context) (api.Verifications, error) {
+	return api.Ask[api.Verifications](ctx, v.Client, http.MethodGet, api.At(api.PathVerifications, v.job), nil)
+}
+
+func (v *verifyRequest) verification(ctx context.Context, method, id string) (api.Verification, error) {
+	return api.Ask[api.Verification](ctx, v.Client, method, api.At(api.PathVerification, v.job, id), nil)
 }
 
 func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
@@ -120,7 +130,7 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil },
 		func() (api.Verification, error) {
 			looked = true
-			return v.Verification(ctx, v.job, got.ID)
+			return v.verification(ctx, http.MethodGet, got.ID)
 		})
 	if ctx.Err() != nil && err != nil {
 		return mongo.WithHint(fmt.Errorf("%w; the verification continues", context.Cause(ctx)),
@@ -173,7 +183,7 @@ func remoteVerified(job string, v *api.Verification) string {
 	}
 	fmt.Fprintln(&b, t.Render())
 	for _, line := range listed(f.Schema,
-		func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
+		func(d verify.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
 		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
 	}
 	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
@@ -248,7 +258,7 @@ func (r *repairRequest) request(ctx context.Context, all bool) error {
 
 func (r *repairRequest) found(ctx context.Context) (of api.Verification, err error) {
 	if r.of == "" {
-		list, err := r.Verifications(ctx, r.job)
+		list, err := r.verifications(ctx)
 		if err != nil {
 			return of, err
 		}
@@ -261,7 +271,7 @@ func (r *repairRequest) found(ctx context.Context) (of api.Verification, err err
 		}
 		r.of = list.Verifications[i].ID
 	}
-	return r.Verification(ctx, r.job, r.of)
+	return r.verification(ctx, http.MethodGet, r.of)
 }
 
 // chosen are the documents that --ns and --document name, among those that were found.

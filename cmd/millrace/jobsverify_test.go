@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // followingJob makes a job that a worker has, which follows.
@@ -55,9 +56,10 @@ func TestJobsVerify(t *testing.T) {
 	b := newServiceBench(t)
 	b.followingJob("orders")
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "shop.c", TargetNS: "shop.c",
-		Differences: 1}}, WithValues: true, Schema: []service.SchemaDifference{},
-		Differences: []service.DocumentDifference{{NS: "shop.c", TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J",
-			Kind: "content", Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
+		Differences: 1}}, WithValues: true, Schema: []verify.SchemaDifference{},
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: "shop.c",
+			TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J", Kind: "content"},
+			Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
 	wait := func(id string, code int, r service.VerifyReport, f *service.Findings, texts ...string) string {
 		t.Helper()
 		var telling sync.WaitGroup
@@ -67,7 +69,7 @@ func TestJobsVerify(t *testing.T) {
 		return out
 	}
 	same := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{},
-		Schema: []service.SchemaDifference{}}
+		Schema: []verify.SchemaDifference{}}
 	wait("clean", cli.ExitOK, service.VerifyReport{State: service.VerifySame}, same, "verification clean: same, by w1")
 	out := wait("bad", cli.ExitFailure,
 		service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 1}}, found,

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -170,7 +170,7 @@ func jobsEditCommand(a *app) *cobra.Command {
 			return err
 		}
 		n.Name = r.job
-		j, err := r.Edit(ctx, n)
+		j, err := api.Ask[api.Job](ctx, r.Client, http.MethodPut, api.At(api.PathJob, n.Name), n)
 		return then(err, func() error { return r.tellDone(&j, "has new settings, and starts again") })
 	})
 	d.bind(cmd, "leave it paused")
@@ -245,7 +245,7 @@ func (r *remote) tellDone(j *api.Job, done string) error {
 func jobsRemoveCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.jobCommand(a.described("jobs remove", &cobra.Command{}), func(ctx context.Context) error {
-		j, err := r.Remove(ctx, r.job)
+		j, err := api.Ask[api.Job](ctx, r.Client, http.MethodDelete, api.At(api.PathJob, r.job), nil)
 		return then(err, func() error { return r.tellDone(&j, "will be removed") })
 	})
 }
@@ -328,8 +328,8 @@ func remoteText(j *api.Job) string {
 	}
 	t := facts{newTable(j.Name, remoteState(&j.Summary))}
 	t.add("worker", j.Worker)
-	for _, k := range slices.Sorted(maps.Keys(j.Labels)) {
-		t.add("label", k+"="+j.Labels[k])
+	for _, label := range service.LabelTexts(j.Labels) {
+		t.add("label", label)
 	}
 	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+cli.Plain(j.CreatedBy))
 	if j.ReportedAt != nil {
@@ -415,7 +415,6 @@ func (r *remote) log(ctx context.Context, f *logFlags) error {
 	return nil
 }
 
-// newer are the entries after one, the newest first.
 func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64) (all []service.Entry, err error) {
 	for before := uint64(0); ; {
 		page, err := r.Log(ctx, r.job, kind, before, logPage)
@@ -455,9 +454,18 @@ func logText(newest []service.Entry) string {
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.command(a.described("workers list", &cobra.Command{}), func(ctx context.Context) error {
-		list, err := r.Workers(ctx)
+		list, err := r.workers(ctx)
 		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
 	})
+}
+
+func (r *remote) workers(ctx context.Context) ([]service.Worker, error) {
+	w, err := api.Ask[api.Workers](ctx, r.Client, http.MethodGet, api.PathWorkers, nil)
+	return w.Workers, err
+}
+
+func (r *remote) drain(ctx context.Context, method, name string) (service.Worker, error) {
+	return api.Ask[service.Worker](ctx, r.Client, method, api.At(api.PathDrain, name), nil)
 }
 
 func workerList(list []service.Worker) string {
@@ -474,11 +482,7 @@ func workerList(list []service.Worker) string {
 		if w.MaxJobs > 0 {
 			jobs += fmt.Sprintf(" of %d", w.MaxJobs)
 		}
-		labels := []string{}
-		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
-			labels = append(labels, k+"="+w.Labels[k])
-		}
-		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(labels, " "), w.Version, w.Host,
+		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(service.LabelTexts(w.Labels), " "), w.Version, w.Host,
 			w.StartedAt.UTC().Format(time.RFC3339)})
 	}
 	return t.Render() + "\n"
@@ -497,11 +501,11 @@ func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
 	cmd := a.workerCommand(a.described("workers drain", &cobra.Command{}),
 		func(ctx context.Context, r *remote, name string) error {
-			w, err := r.Drain(ctx, name, true)
+			w, err := r.drain(ctx, http.MethodPost, name)
 			if err == nil && wait {
 				w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil },
 					func() (service.Worker, error) {
-						list, err := r.Workers(ctx)
+						list, err := r.workers(ctx)
 						i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
 						if err != nil || i < 0 {
 							return service.Worker{Name: name}, err // it has ended, and has none
@@ -518,7 +522,7 @@ func workersDrainCommand(a *app) *cobra.Command {
 func workersResumeCommand(a *app) *cobra.Command {
 	return a.workerCommand(a.described("workers resume", &cobra.Command{}),
 		func(ctx context.Context, r *remote, name string) error {
-			w, err := r.Drain(ctx, name, false)
+			w, err := r.drain(ctx, http.MethodDelete, name)
 			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
 		})
 }

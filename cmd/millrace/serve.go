@@ -21,7 +21,6 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/alert"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/console"
@@ -175,7 +174,6 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 	return g.Wait()
 }
 
-// guardWorkerCommand is a worker's guardian; the worker starts it.
 func guardWorkerCommand() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{Use: "guardian", Short: "Kill a worker that hangs", Hidden: true,
@@ -186,7 +184,6 @@ func guardWorkerCommand() *cobra.Command {
 	return cmd
 }
 
-// traces prepares to send traces, nil where nobody takes them.
 func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, error) {
 	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.LookupEnv, Instance: w.Name,
 		Version: cli.BuildInfo().Version, Log: r.log})
@@ -240,7 +237,6 @@ func (r *session) notBegun(ctx context.Context, err error) error {
 	return cli.WithCode(cli.ExitUsage, err)
 }
 
-// farewell is how long replies under way may take when the service ends.
 const farewell = 5 * time.Second
 
 // serveAPI answers those who connect to l until ctx ends, and closes l.
@@ -255,9 +251,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l *server.Liste
 		return err
 	}
 	build := cli.BuildInfo()
-	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
-	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "",
-		Loopback: l.Loopback}
+	co := console.Options{Desk: desk, Login: tokens.Whose, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != ""}
 	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: l.Loopback, Ready: desk.Hub.Ready,
 		Version: build.Version, Revision: build.Revision, Proxies: s.Proxies}
 	if traces != nil {

@@ -28,14 +28,12 @@ func statusCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("status", &cobra.Command{}), (*control).status, (*control).statusOfIdle)
 }
 
-// jobStatus is what status prints. Stored is what the target knows of a job that no process runs.
 type jobStatus struct {
 	api.Job
 
 	Stored *jobInfo `json:"stored,omitempty"`
 }
 
-// asStatus is a job that no process runs in the form of one that runs.
 func (j *jobInfo) asStatus() jobStatus {
 	st := j.last
 	if st == nil {
@@ -218,7 +216,6 @@ func statusText(s job.Status) string {
 	return b.String()
 }
 
-// finalizeText says whether the job can be finalized, and is to be.
 func finalizeText(s job.Status) string {
 	switch {
 	case s.CanFinalize && !s.FinalizeWanted:

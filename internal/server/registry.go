@@ -189,13 +189,11 @@ type Wanted struct {
 	Target       string // a connection string that has a host in common with the sync's target
 }
 
-// has reports whether a record is of the wanted sync.
 func (w Wanted) has(rec Record) bool {
 	return (w.Address == "" || HostPort(rec.Address) == HostPort(w.Address)) && (w.Job == "" || rec.Job == w.Job) &&
 		(w.Target == "" || rec.Target == "" || shareHost(rec.Target, w.Target))
 }
 
-// shareHost reports whether two connection strings name a host in common.
 func shareHost(a, b string) bool {
 	hosts := func(uri string) []string {
 		_, list, _ := strings.Cut(strings.ToLower(mongo.Redact(uri)), "://")

@@ -1,3 +1,5 @@
+// Package server has what servers and clients of an API over HTTP share: TLS, the exchange of JSON, and the
+// records of running syncs. The API is in service/api.
 package server
 
 import (
@@ -5,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -55,6 +58,32 @@ func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo)
 		}
 		return last.Load(), nil
 	}
+}
+
+// Extend lifts a request's read deadline, which would cancel it, and sets that of the reply; limit 0 is none.
+func Extend(w http.ResponseWriter, limit time.Duration) {
+	rc, at := http.NewResponseController(w), time.Time{}
+	if limit > 0 {
+		at = time.Now().Add(limit)
+	}
+	_ = errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(at))
+}
+
+// SlowWriter gives each piece of a long reply a limit of its own, and sends it at once.
+func SlowWriter(w http.ResponseWriter, limit time.Duration) io.Writer { return &slowWriter{w, limit} }
+
+type slowWriter struct {
+	http.ResponseWriter
+	limit time.Duration
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	Extend(w.ResponseWriter, w.limit)
+	n, err := w.ResponseWriter.Write(p)
+	if err == nil {
+		err = http.NewResponseController(w.ResponseWriter).Flush()
+	}
+	return n, err
 }
 
 // Until has hs serve until ctx ends. Replies under way may take as long as the farewell.

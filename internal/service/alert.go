@@ -26,36 +26,25 @@ type Alert struct {
 	ID   string    `json:"id"`
 	Kind AlertKind `json:"kind"`
 	Job  string    `json:"job"`
-	UID  string    `json:"uid"`
+	UID  string    `json:"uid,omitempty"`
 	// Text says what is wrong, Hint what to do, both as of the time when the alert fired.
 	Text    string    `json:"text"`
-	Hint    string    `json:"hint,omitempty"`
+	Hint    string    `json:"hint"`
 	FiredAt time.Time `json:"firedAt"`
 	// ResolvedAt is nil while the alert fires. Ending says why it ended.
-	ResolvedAt *time.Time `json:"resolvedAt,omitempty"`
-	Ending     string     `json:"ending,omitempty"`
+	ResolvedAt *time.Time `json:"resolvedAt"`
+	Ending     string     `json:"ending"`
 	// Receivers were notified of the present state.
-	Notified bool `json:"told"`
+	Notified bool `json:"told,omitempty"`
 	// Mark counts the refused documents of which receivers were notified.
 	Mark int64 `json:"mark,omitempty"`
 	Stored
 }
 
-// ShownAlert is an alert as users and receivers get it.
-type ShownAlert struct {
-	ID         string     `json:"id"`
-	Kind       AlertKind  `json:"kind"`
-	Job        string     `json:"job"`
-	Text       string     `json:"text"`
-	Hint       string     `json:"hint"`
-	FiredAt    time.Time  `json:"firedAt"`
-	ResolvedAt *time.Time `json:"resolvedAt"`
-	Ending     string     `json:"ending"`
-}
-
-// Shown returns what users get. text makes foreign text harmless.
-func (a *Alert) Shown(text func(string) string) ShownAlert {
-	return ShownAlert{a.ID, a.Kind, a.Job, text(a.Text), text(a.Hint), a.FiredAt, a.ResolvedAt, text(a.Ending)}
+// Shown returns what users and receivers get. text makes foreign text harmless.
+func (a *Alert) Shown(text func(string) string) Alert {
+	return Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: text(a.Text), Hint: text(a.Hint), FiredAt: a.FiredAt,
+		ResolvedAt: a.ResolvedAt, Ending: text(a.Ending)}
 }
 
 // Firing reports whether the alert is unresolved.

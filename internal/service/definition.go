@@ -4,7 +4,9 @@ package service
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +77,14 @@ func (d *Definition) Fits(labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// LabelTexts returns labels as key=value, by key.
+func LabelTexts(labels map[string]string) (list []string) {
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, k+"="+labels[k])
+	}
+	return list
 }
 
 // ParseLabels reads labels of the form key=value.

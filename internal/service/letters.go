@@ -72,19 +72,16 @@ func PlainJSON(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Letter is a dead letter without its document. Viewers do not get Reason.
-type Letter = deadletter.Listed
-
-// Letters is a page of dead letters. Next is "" at the end.
+// Letters is a page of dead letters. Next is "" at the end. Viewers do not get reasons.
 type Letters struct {
-	Letters []Letter `json:"letters"`
-	Next    string   `json:"next"`
+	Letters []deadletter.Listed `json:"letters"`
+	Next    string              `json:"next"`
 }
 
 // WholeLetter is a letter with its document and the conflicting ones on the target: extended JSON, null, or a text
 // if it is too large.
 type WholeLetter struct {
-	Letter
+	deadletter.Listed
 	Whole  json.RawMessage `json:"document"`
 	SameID json.RawMessage `json:"sameId"`
 	Other  json.RawMessage `json:"other"`

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/job"
 )
 
 // TestMergeParts: what shards and routers did adds up by name; those of one span alone are
-// rated by the seconds in which they were known; there are never more than MaxParts and
+// rated by the seconds in which they were known; there are never more than job.MaxParts and
 // the others.
 func TestMergeParts(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
@@ -39,7 +41,8 @@ func TestMergeParts(t *testing.T) {
 	for i := range 200 {
 		all.Merge(point(i, fmt.Sprint("s", i)))
 	}
-	if len(all.Shards) != MaxParts+1 || len(all.Routers) != MaxParts+1 || all.Shards[MaxParts].Name != Others {
+	if len(all.Shards) != job.MaxParts+1 || len(all.Routers) != job.MaxParts+1 ||
+		all.Shards[job.MaxParts].Name != job.OtherParts {
 		t.Fatalf("%d shards, the last %+v", len(all.Shards), all.Shards[len(all.Shards)-1])
 	}
 	sum := int64(0)
@@ -49,7 +52,7 @@ func TestMergeParts(t *testing.T) {
 	if want := int64(2*100 + 2*200 + 100*200*201/2); sum != want {
 		t.Errorf("%d documents, want %d", sum, want)
 	}
-	if rest := all.Shards[MaxParts]; rest.Lag.Most != 199 {
+	if rest := all.Shards[job.MaxParts]; rest.Lag.Most != 199 {
 		t.Errorf("the others: %+v", rest)
 	}
 }

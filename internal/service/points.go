@@ -24,7 +24,7 @@ type Point struct {
 	Docs, Bytes, Operations, AppliedBytes Amount
 	// Lag and Window are seconds, CPU percent of a core. CPU and Memory are of the worker's process.
 	Lag, Window, CPU, Memory Range
-	// Shards and Routers are sorted by name, up to MaxParts and Others.
+	// Shards and Routers are sorted by name, up to job.MaxParts and job.OtherParts.
 	Shards, Routers []Point
 }
 
@@ -142,13 +142,6 @@ func (b *Buckets) List() []Bucket {
 // Period includes From and excludes To.
 type Period struct{ From, To time.Time }
 
-const (
-	// Others is the name of all shards, or routers, beyond MaxParts.
-	Others = job.OtherParts
-	// MaxParts bounds the shards, and the routers, of a point.
-	MaxParts = job.MaxParts
-)
-
 func (p *Point) beside(b *Point) {
 	p.Seconds = max(p.Seconds, b.Seconds)
 	p.combine(b, Amount.beside,
@@ -183,15 +176,15 @@ func mergeParts(list, later []Point) []Point {
 	return FoldParts(list, nil)
 }
 
-// FoldParts sorts parts by name, and merges unwanted ones and those beyond MaxParts into Others.
+// FoldParts sorts parts by name, and merges unwanted ones and those beyond job.MaxParts.
 func FoldParts(list []Point, keep func(name string) bool) []Point {
 	rest := Point{}
 	out := list[:0:0]
 	for i := range list {
-		if p := &list[i]; p.Name != Others && len(out) < MaxParts && (keep == nil || keep(p.Name)) {
+		if p := &list[i]; p.Name != job.OtherParts && len(out) < job.MaxParts && (keep == nil || keep(p.Name)) {
 			out = append(out, *p)
 		} else {
-			rest.Name = Others
+			rest.Name = job.OtherParts
 			rest.beside(p)
 		}
 	}

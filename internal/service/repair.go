@@ -41,14 +41,16 @@ func (v *Verification) Repair() *Repair {
 	return &r
 }
 
-// RepairDocument is a document to repair.
+// RepairDocument is a document that differs, and may be repaired.
 type RepairDocument struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	UUID     string `json:"uuid,omitempty"` // see DocumentDifference
-	ID       string `json:"id"`             // a text
-	Key      string `json:"key"`
-	Kind     string `json:"kind"`
+	// UUID is the source collection's in hex, "" for none. A repair rejects another collection.
+	UUID string `json:"uuid,omitempty"`
+	ID   string `json:"id"` // extended JSON
+	// Key names the document for a repair, "" if that is impossible.
+	Key  string `json:"key,omitempty"`
+	Kind string `json:"kind"`
 }
 
 // RepairProgress counts documents.

@@ -137,8 +137,6 @@ type Worker struct {
 type Drain struct {
 	// StartedAt is the worker's: a later process with its name is not drained.
 	StartedAt time.Time `json:"startedAt"`
-	By        string    `json:"by"`
-	At        time.Time `json:"at"`
 }
 
 // Change is an entry of the audit trail.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // VerifyOptions say what to compare, and how.
@@ -199,8 +201,9 @@ type Findings struct {
 	// Differences has the first ones of each collection.
 	Differences        []DocumentDifference `json:"differences"`
 	DifferencesLeftOut int64                `json:"differencesLeftOut,omitempty"`
-	Schema             []SchemaDifference   `json:"schema"`
-	SchemaLeftOut      int                  `json:"schemaLeftOut,omitempty"`
+	// Schema has differences of collections, options, indexes and views.
+	Schema        []verify.SchemaDifference `json:"schema"`
+	SchemaLeftOut int                       `json:"schemaLeftOut,omitempty"`
 	// Expected counts differences that the rules cause, or that finalize removes.
 	Expected   int      `json:"expected,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
@@ -225,25 +228,11 @@ type VerifiedCollection struct {
 
 // DocumentDifference is a differing document in extended JSON, the source's as the job maps it.
 type DocumentDifference struct {
-	NS       string `json:"ns"`
-	TargetNS string `json:"targetNs"`
-	// UUID is the source collection's in hex, "" for none. A repair rejects another collection.
-	UUID string `json:"uuid,omitempty"`
-	ID   string `json:"id"` // extended JSON
-	// Key names the document for a repair, "" if that is impossible.
-	Key  string `json:"key,omitempty"`
-	Kind string `json:"kind"`
+	RepairDocument
 	// Fields are the differing top-level fields, by name.
 	Fields []string `json:"fields"`
 	Source string   `json:"source,omitempty"`
 	Target string   `json:"target,omitempty"`
 	// Cut means that a side is incomplete.
 	Cut bool `json:"cut,omitempty"`
-}
-
-// SchemaDifference is a difference of a collection, option, index or view.
-type SchemaDifference struct {
-	NS     string `json:"ns"`
-	What   string `json:"what"`
-	Detail string `json:"detail"`
 }

@@ -3,6 +3,7 @@ package hubtest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -66,10 +67,12 @@ func Answer(t testing.TB, h *hub.Hub, worker string, answer func(question []byte
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	for {
-		if _, err := h.Ask(t.Context(), worker, []byte(ping)); err == nil {
-			return
-		} else if t.Context().Err() != nil {
+		_, _, err := hub.AskFor[struct{}](t.Context(), h, worker, []byte(ping))
+		if t.Context().Err() != nil {
 			t.Fatal(err)
+		}
+		if !errors.Is(err, hub.ErrNoAnswer) { // the ping comes back, which is no answer of a worker
+			return
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

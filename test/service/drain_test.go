@@ -68,7 +68,10 @@ func (b *bed) disturb(r *rand.Rand, names []string) {
 	case 7:
 		b.serve.Kill()
 		b.startServe()
-		b.until("serve", func() bool { _, err := b.desk.Trail(b.Context(), &b.admin, "churn", 0, 1); return err == nil })
+		b.until("serve", func() bool {
+			_, err := b.desk.Trail(b.Context(), &b.admin, "churn", service.Page{Limit: 1})
+			return err == nil
+		})
 	case 8:
 		_, _ = b.desk.Pause(b.Context(), &b.admin, "churn")
 	case 9:

@@ -134,7 +134,8 @@ func TestPrometheus(t *testing.T) {
 		t.Errorf("fires without a reason: %v", all)
 	}
 	slow, fast := int64(20), int64(0)
-	if _, err := client.Limit(t.Context(), "orders", server.Limits{Docs: &slow}); err != nil {
+	if _, err := api.Ask[api.Job](t.Context(), client, http.MethodPatch, api.At(api.PathLimits, "orders"),
+		server.Limits{Docs: &slow}); err != nil {
 		t.Fatal(err)
 	}
 	wait("the limit", func() bool { // a wish is met a moment later
@@ -144,7 +145,8 @@ func TestPrometheus(t *testing.T) {
 	insert(2000)
 	lag := `ALERTS{alertname="MillraceLag", job="orders", alertstate="firing"}`
 	wait("the alert", func() bool { return len(firing(t, web, lag)) == 1 })
-	if _, err := client.Limit(t.Context(), "orders", server.Limits{Docs: &fast}); err != nil {
+	if _, err := api.Ask[api.Job](t.Context(), client, http.MethodPatch, api.At(api.PathLimits, "orders"),
+		server.Limits{Docs: &fast}); err != nil {
 		t.Fatal(err)
 	}
 	wait("its end", func() bool {

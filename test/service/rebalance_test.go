@@ -70,7 +70,8 @@ func TestRebalance(t *testing.T) {
 	moves := 0
 	for i := range rebalanced {
 		name := fmt.Sprintf("d%d", i)
-		list, err := b.desk.Hub.Records.Entries(t.Context(), b.desk.View.Job(name).Definition.UID, service.KindEvent, 0, 100)
+		list, err := b.desk.Hub.Records.Entries(t.Context(), b.desk.View.Job(name).Definition.UID, service.KindEvent,
+			service.Page{Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

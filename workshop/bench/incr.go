@@ -361,14 +361,19 @@ func askJob(ctx context.Context, client *http.Client, record string) (s jobSampl
 	if err := readJSON(record, "where the control API is", &rec); err != nil {
 		return s, err
 	}
-	var status struct {
-		Follow  struct{ Operations int64 }
-		Process struct {
-			CPUSeconds    float64
-			ResidentBytes int64
+	var j struct {
+		Report struct {
+			Status struct {
+				Follow  struct{ Operations int64 }
+				Process struct {
+					CPUSeconds    float64
+					ResidentBytes int64
+				}
+			}
 		}
 	}
-	err = api{client, rec.Address, rec.Token}.ask(ctx, http.MethodGet, "/api/v1/status", nil, &status)
+	err = api{client, rec.Address, rec.Token}.ask(ctx, http.MethodGet, pathJobs+"/"+jobName, nil, &j)
+	status := &j.Report.Status
 	return jobSample{time.Now(), status.Follow.Operations, status.Process.CPUSeconds, status.Process.ResidentBytes}, err
 }
 

@@ -25,7 +25,7 @@ type Receiver struct {
 	send sender
 }
 
-func (r *Receiver) wants(job string) bool { return (&service.Caller{Jobs: r.Jobs}).Sees(job) }
+func (r *Receiver) wants(job string) bool { return service.MatchJob(r.Jobs, job) }
 
 // sender delivers one notice. It returns a refusal for permanent errors.
 type sender interface {
@@ -107,12 +107,11 @@ const (
 // Notice is the JSON that a receiver gets. ID and Event identify it, also when it comes twice.
 type Notice struct {
 	Event Event `json:"event"`
-	service.ShownAlert
+	service.Alert
 }
 
 const maxText = 2000
 
-// plain returns foreign text as one line of graphic characters, of at most maxText bytes.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {

@@ -3,7 +3,6 @@ package alert
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -69,9 +68,8 @@ type look struct {
 }
 
 func (r Rule) evaluate(kind service.AlertKind, l look) finding {
-	caller := service.Caller{Jobs: r.Jobs}
 	switch {
-	case r.Off || !caller.Sees(l.job.Definition.Name):
+	case r.Off || !service.MatchJob(r.Jobs, l.job.Definition.Name):
 		return not("the rule is not asked for")
 	case l.job.Definition.Wish.Removed:
 		return not("the job is removed")
@@ -197,21 +195,13 @@ func (l look) noWorker() finding {
 		return finding{yes, "nobody runs the job: there is no worker", "start millrace worker, or serve without --no-worker"}
 	case fit == 0:
 		return finding{yes, fmt.Sprintf("nobody runs the job: none of %d workers takes jobs with its labels (%s)",
-			len(l.workers), labels(d.Labels)), "start a worker with these labels"}
+			len(l.workers), cmp.Or(strings.Join(service.LabelTexts(d.Labels), ", "), "none")),
+			"start a worker with these labels"}
 	case room == 0:
 		return finding{yes, "nobody runs the job: the workers that may have no room",
 			"start another worker, or raise --max-jobs"}
 	}
 	return finding{yes, "nobody runs the job, though workers have room", "see the logs of the workers"}
-}
-
-func labels(m map[string]string) string {
-	list := []string{}
-	for k, v := range m {
-		list = append(list, k+"="+v)
-	}
-	slices.Sort(list)
-	return cmp.Or(strings.Join(list, ", "), "none")
 }
 
 type progress struct {

@@ -35,7 +35,7 @@ func TestAlerts(t *testing.T) {
 			<-changed
 		}
 	}
-	ids := func(list []service.ShownAlert) (all string) {
+	ids := func(list []service.Alert) (all string) {
 		for _, a := range list {
 			all += a.ID
 		}

@@ -72,15 +72,17 @@ type Options struct {
 	// Pages serves all other paths; nil serves none.
 	Pages http.Handler
 
-	single *single
+	// of a sync
+	single            *operate.Single
+	openStatus, pprof bool
 }
 
 // API is the HTTP handler. End ends its events.
 type API struct {
+	http.Handler
 	o       Options
 	jobs    jobs
 	news    news
-	handler http.Handler
 	openapi []byte
 	end     func()
 }
@@ -116,7 +118,7 @@ func New(o Options) (*API, error) {
 		list = PathJobs
 	}
 	unknown := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, refuse(http.StatusNotFound, operate.NotFound, "see "+list, "there is no such path"))
+		a.fail(w, r, refuse(operate.NotFound, "see "+list, "there is no such path"))
 	})
 	mux.Handle("/api/", unknown)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -129,15 +131,12 @@ func New(o Options) (*API, error) {
 	})
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the millrace command",
+		a.fail(w, r, refuse(CodeForeign, "use the millrace command",
 			"a web page of another origin may not do this"))
 	}))
-	a.handler = a.local(origin.Handler(a.clean(mux, unknown)))
+	a.Handler = a.local(origin.Handler(a.clean(mux, unknown)))
 	return a, nil
 }
-
-// ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
 // End ends the events, so that a server can end.
 func (a *API) End() { a.end() }
@@ -162,7 +161,7 @@ func (a *API) local(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
 		if a.o.Loopback && !loopback.Host(r.Host) {
-			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that was printed at the start",
+			a.fail(w, r, refuse(CodeForeign, "use the host and port that was printed at the start",
 				"this address is for this machine only"))
 			return
 		}
@@ -209,10 +208,10 @@ func asking(do action, known ...string) action {
 		if c.q, err = c.query(known...); err != nil {
 			return nil, err
 		}
-		if c.limit, err = limit(c.q); err != nil {
-			return nil, err
+		if c.page.Limit, err = limit(c.q); err == nil {
+			c.page.Before, err = before(c.q)
 		}
-		if c.before, err = before(c.q); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		return do(c)
@@ -227,21 +226,11 @@ type call struct {
 	*http.Request
 	w      http.ResponseWriter
 	code   int
-	old    bool // an earlier path, which replies with the job's status
 	caller *service.Caller
 	again  func() *service.Caller // nil if the token is no longer valid
 
-	// before 0 is the newest page.
-	q      url.Values
-	limit  int
-	before uint64
-}
-
-func (c *call) job(j *service.Job) any {
-	if c.old {
-		return j.Report.Status
-	}
-	return JobOf(j)
+	q    url.Values
+	page service.Page
 }
 
 func (a *API) wrongMethod(has []string) http.Handler {
@@ -252,7 +241,7 @@ func (a *API) wrongMethod(has []string) http.Handler {
 	allow := strings.Join(has, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
-		a.fail(w, r, refuse(http.StatusMethodNotAllowed, CodeMethod, "it has "+allow, "this path has no such method"))
+		a.fail(w, r, refuse(CodeMethod, "it has "+allow, "this path has no such method"))
 	})
 }
 
@@ -289,23 +278,23 @@ func (a *API) enter(c *call, needed service.Role) error {
 		token = ""
 	}
 	c.caller, c.again, err = a.whose(c.Context(), token, from)
-	if one := a.o.single; one != nil && one.options.OpenStatus && needed == service.Viewer && err != nil {
+	if a.o.openStatus && needed == service.Viewer && err != nil {
 		c.caller = &service.Caller{Name: "anybody", Role: service.Viewer, From: from}
 		c.again, err = func() *service.Caller { return c.caller }, nil
 	}
 	switch {
 	case errors.Is(err, ErrTooMany):
 		c.w.Header().Set("Retry-After", "10")
-		return refuse(http.StatusTooManyRequests, CodeTooMany, "wait a little", "%s", err)
+		return refuse(CodeTooMany, "wait a little", "%s", err)
 	case err != nil:
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
 		hint := "send Authorization: Bearer and a token of the service; millrace takes it from MILLRACE_TOKEN"
 		if a.o.Desk == nil {
 			hint = "run the command as the user and on the machine of the sync, or set MILLRACE_TOKEN to the sync's token"
 		}
-		return refuse(http.StatusUnauthorized, CodeNoToken, hint, "%s", err)
+		return refuse(CodeNoToken, hint, "%s", err)
 	case !c.caller.Role.May(needed):
-		return refuse(http.StatusForbidden, operate.Forbidden, "ask for a token of the role "+string(needed),
+		return refuse(operate.Forbidden, "ask for a token of the role "+string(needed),
 			"the role %s may not do this", c.caller.Role)
 	case a.o.Desk == nil:
 		return nil
@@ -314,7 +303,7 @@ func (a *API) enter(c *call, needed service.Role) error {
 	case <-a.o.Desk.View.Loaded():
 	default:
 		c.w.Header().Set("Retry-After", "1")
-		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "try again in a moment",
+		return refuse(CodeUnavailable, "try again in a moment",
 			"the service starts: it has not read its store yet")
 	}
 	return nil
@@ -345,9 +334,9 @@ func (a *API) readyz(c *call) (any, error) {
 	if err != nil {
 		a.o.Log.Warn("not ready", "error", err, "hint", mongo.HintOf(err))
 		if errors.Is(err, hub.ErrUnwritable) {
-			return nil, &refusal{http.StatusServiceUnavailable, unwritable()}
+			return nil, unwritable()
 		}
-		return nil, refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why",
+		return nil, refuse(CodeUnavailable, "the service's log says why",
 			"the service is not ready")
 	}
 	return map[string]string{"status": "ok"}, nil

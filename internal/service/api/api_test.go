@@ -447,6 +447,8 @@ func TestForeigners(t *testing.T) {
 		want         operate.Code
 	}{
 		{"GET", "/livez", []string{"Host", "evil.example"}, 403, CodeForeign},
+		{"GET", "/login", []string{"Host", "evil.example"}, 403, CodeForeign},
+		{"POST", "/jobs/a/pause", []string{"Sec-Fetch-Site", "cross-site"}, 403, CodeForeign},
 		{"POST", PathJobs + "/a/pause", []string{"Origin", "http://evil.example"}, 403, CodeForeign},
 		{"POST", PathJobs + "/a/pause", []string{"Sec-Fetch-Site", "cross-site"}, 403, CodeForeign},
 		{"PUT", PathJobs, nil, 405, CodeMethod}, {"GET", PathJobs + "/a/pause", nil, 405, CodeMethod},

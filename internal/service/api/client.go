@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -72,18 +71,12 @@ func (c *Client) Create(ctx context.Context, n NewJob) (j Job, made bool, err er
 	return j, code == http.StatusCreated, err
 }
 
-// Reverse makes a job that leads a finalized one back, or checks it.
-func (c *Client) Reverse(ctx context.Context, of string, ask operate.Reverse) (r Reversal, err error) {
-	_, err = c.call(ctx, http.MethodPost, strings.Replace(PathReverse, "{name}", url.PathEscape(of), 1), ask, &r)
-	return r, err
-}
-
 // Jobs returns the jobs by name, filtered by state and search unless they are "".
 func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, error) {
 	all := []Summary{}
 	q := query("limit", strconv.Itoa(maxPage), "state", state, "q", search)
 	for {
-		page, err := ask[Jobs](ctx, c, http.MethodGet, PathJobs+"?"+q.Encode(), nil)
+		page, err := Ask[Jobs](ctx, c, http.MethodGet, PathJobs+"?"+q.Encode(), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -100,22 +93,12 @@ func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, err
 
 // Job returns a job with its report.
 func (c *Client) Job(ctx context.Context, name string) (Job, error) {
-	return c.job(ctx, http.MethodGet, PathJob, name, nil)
-}
-
-// Pause stops a job at its checkpoint.
-func (c *Client) Pause(ctx context.Context, name string) (Job, error) {
-	return c.job(ctx, http.MethodPost, PathPause, name, nil)
-}
-
-// Resume continues a paused or failed job.
-func (c *Client) Resume(ctx context.Context, name string) (Job, error) {
-	return c.job(ctx, http.MethodPost, PathResume, name, nil)
+	return Ask[Job](ctx, c, http.MethodGet, At(PathJob, name), nil)
 }
 
 // Finalize cuts a job over. A service replies at once, a sync at the end. The job goes on when ctx ends.
 func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (Job, error) {
-	return c.endless().job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
+	return Ask[Job](ctx, c.endless(), http.MethodPost, At(PathFinalize, name), Finalize{whenCaughtUp})
 }
 
 func (c *Client) endless() *Client {
@@ -125,46 +108,16 @@ func (c *Client) endless() *Client {
 	return &long
 }
 
-// CancelFinalize cancels a finalize that has not begun.
-func (c *Client) CancelFinalize(ctx context.Context, name string) (Job, error) {
-	return c.job(ctx, http.MethodDelete, PathFinalize, name, nil)
-}
-
-// Limit changes rates and loads of a job.
-func (c *Client) Limit(ctx context.Context, name string, l server.Limits) (Job, error) {
-	return c.job(ctx, http.MethodPatch, PathLimits, name, l)
-}
-
-// Edit replaces settings and labels of a job that failed before it wrote, and starts it again.
-func (c *Client) Edit(ctx context.Context, n NewJob) (Job, error) {
-	return c.job(ctx, http.MethodPut, PathJob, n.Name, n)
-}
-
-// Remove deletes a job's definition.
-func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
-	return c.job(ctx, http.MethodDelete, PathJob, name, nil)
-}
-
-// Workers returns the present workers.
-func (c *Client) Workers(ctx context.Context) ([]service.Worker, error) {
-	w, err := ask[Workers](ctx, c, http.MethodGet, PathWorkers, nil)
-	return w.Workers, err
-}
-
-// Drain has a worker return its jobs and take no others, or ends that.
-func (c *Client) Drain(ctx context.Context, name string, drain bool) (service.Worker, error) {
-	method := http.MethodPost
-	if !drain {
-		method = http.MethodDelete
+// At fills a path with the name of a job or a worker, and the id of a verification.
+func At(path string, names ...string) string {
+	for i, name := range names {
+		path = strings.Replace(path, []string{"{name}", "{id}"}[i], url.PathEscape(name), 1)
 	}
-	return ask[service.Worker](ctx, c, method, ofJob(PathDrain, name), nil)
+	return path
 }
 
-func (c *Client) job(ctx context.Context, method, path, name string, what any) (Job, error) {
-	return ask[Job](ctx, c, method, ofJob(path, name), what)
-}
-
-func ask[T any](ctx context.Context, c *Client, method, path string, what any) (reply T, err error) {
+// Ask sends a request for what has no method of Client. Its reply is a T.
+func Ask[T any](ctx context.Context, c *Client, method, path string, what any) (reply T, err error) {
 	_, err = c.call(ctx, method, path, what, &reply)
 	return reply, err
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -49,10 +50,10 @@ func (l *listeners) enter(name string) error {
 	defer l.mu.Unlock()
 	switch {
 	case l.all >= maxListeners:
-		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
+		return refuse(CodeTooMany, "end some of them", "%d listen to events already",
 			maxListeners)
 	case l.by[name] >= maxOfOne:
-		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%s has %d event streams already",
+		return refuse(CodeTooMany, "end some of them", "%s has %d event streams already",
 			name, maxOfOne)
 	}
 	if l.by == nil {
@@ -138,7 +139,7 @@ func (n *news) events(c *call) (any, error) {
 	}
 	defer n.board.listeners.leave(name)
 	l := &listener{call: c, rc: http.NewResponseController(c.w), sent: map[string]uint64{}}
-	_ = l.rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
+	server.Extend(c.w, sendTime)
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no")
 	// There is no one to report a failed write to.

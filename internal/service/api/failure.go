@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -45,77 +46,62 @@ type Failure struct {
 // maxText bounds texts of other origin.
 const maxText = 2000
 
-type refusal struct {
-	status int
-	Failure
+func refuse(code operate.Code, hint, format string, args ...any) *operate.Error {
+	return &operate.Error{Code: code, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-func (r *refusal) Error() string { return r.Failure.Error }
-
-func refuse(status int, code operate.Code, hint, format string, args ...any) error {
-	return &refusal{status, Failure{Error: fmt.Sprintf(format, args...), Hint: hint, Code: code}}
+func invalid(hint, format string, args ...any) error {
+	return refuse(operate.Invalid, hint, format, args...)
 }
 
 func status(code operate.Code) int {
-	switch code {
-	case operate.NotFound:
-		return http.StatusNotFound
-	case operate.Invalid:
-		return http.StatusBadRequest
-	case operate.Forbidden:
-		return http.StatusForbidden
-	case operate.Ended:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusConflict // also for codes of job.Refusal
+	known := map[operate.Code]int{operate.NotFound: http.StatusNotFound, operate.Invalid: http.StatusBadRequest,
+		operate.Forbidden: http.StatusForbidden, operate.Ended: http.StatusServiceUnavailable,
+		CodeNoToken: http.StatusUnauthorized, CodeTooMany: http.StatusTooManyRequests, CodeForeign: http.StatusForbidden,
+		CodeMethod: http.StatusMethodNotAllowed, CodeTooLarge: http.StatusRequestEntityTooLarge,
+		CodeSlow: http.StatusRequestTimeout, CodeMediaType: http.StatusUnsupportedMediaType,
+		CodeUnavailable: http.StatusServiceUnavailable, CodeInternal: http.StatusInternalServerError}
+	return cmp.Or(known[code], http.StatusConflict) // also for codes of job.Refusal
 }
 
-// failure returns the reply to an error. An unexpected error goes to the log with an id that the client gets.
-func (a *API) failure(r *http.Request, err error) (int, Failure) {
-	var own *refusal
+// refusal returns the reply to an error. An unexpected error goes to the log with an id that the client gets.
+func (a *API) refusal(r *http.Request, err error) *operate.Error {
 	var refused *operate.Error
 	var large *http.MaxBytesError
 	switch {
-	case errors.As(err, &own):
-		return own.status, own.Failure
 	case errors.As(err, &refused):
-		f := Failure{service.Short(refused.Text, maxText), refused.Hint, refused.Code, refused.Problems}
 		//nolint:errorlint // what is joined to it
 		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
 			a.o.Log.Error("a refusal is not in the audit trail", "error", mongo.Brief(err))
 		}
-		return status(refused.Code), f
+		return refused
 	case errors.As(err, &large):
-		return http.StatusRequestEntityTooLarge, Failure{Error: fmt.Sprintf("the body is larger than %d bytes", large.Limit),
-			Hint: "use patterns in place of lists", Code: CodeTooLarge}
+		return refuse(CodeTooLarge, "use patterns in place of lists", "the body is larger than %d bytes", large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded): // of the connection
-		return http.StatusRequestTimeout, Failure{Error: fmt.Sprintf("the request took longer than %s to arrive", replyTime),
-			Hint: "send it at once", Code: CodeSlow}
+		return refuse(CodeSlow, "send it at once", "the request took longer than %s to arrive", replyTime)
 	case errors.Is(err, hub.ErrChanged):
-		return http.StatusConflict, Failure{Error: hub.ErrChanged.Error(), Hint: "look at it, and try again",
-			Code: operate.Conflict}
+		return refuse(operate.Conflict, "look at it, and try again", "%s", hub.ErrChanged)
 	}
 	id := rand.Text()[:10]
 	a.o.Log.Error("request failed", "request", r.Pattern, "id", id, "error", mongo.Brief(err))
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		if a.o.Desk != nil && a.o.Desk.Hub.Trouble() != nil {
-			return http.StatusServiceUnavailable, unwritable()
+			return unwritable()
 		}
-		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer",
-			Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}
+		return refuse(CodeUnavailable, "try again; the service's log has more under "+id,
+			"the store of the service does not answer")
 	}
-	return http.StatusInternalServerError, Failure{Error: "the service could not do this",
-		Hint: "its log says why, under " + id, Code: CodeInternal}
+	return refuse(CodeInternal, "its log says why, under "+id, "the service could not do this")
 }
 
 // unwritable does not name the directory.
-func unwritable() Failure {
-	return Failure{Error: hub.ErrUnwritable.Error(), Hint: hub.UnwritableHint, Code: CodeUnavailable}
+func unwritable() *operate.Error {
+	return refuse(CodeUnavailable, hub.UnwritableHint, "%s", hub.ErrUnwritable)
 }
 
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
-	code, f := a.failure(r, err)
-	reply(w, code, f)
+	e := a.refusal(r, err)
+	reply(w, status(e.Code), Failure{service.Short(e.Text, maxText), e.Hint, e.Code, e.Problems})
 }
 
 func reply(w http.ResponseWriter, code int, body any) {

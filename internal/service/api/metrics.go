@@ -39,7 +39,6 @@ func (f figures) count(name, help string, value int64, labels prometheus.Labels)
 	f.send(prometheus.CounterValue, name, help, float64(value), labels)
 }
 
-// Collect implements prometheus.Collector.
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	f := figures(out)
 	f.gauge("build_info", "The program that answers; always 1.", 1,

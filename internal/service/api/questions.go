@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -38,13 +36,9 @@ type RetryLetters struct {
 	ID string `json:"id"`
 }
 
-func ofJob(path, name string) string {
-	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
-}
-
 func (d desk) letters(c *call) (any, error) {
 	return d.Letters(c.Context(), c.caller, c.PathValue("name"),
-		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.limit})
+		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.page.Limit})
 }
 
 func (d desk) letter(c *call) (any, error) {
@@ -53,15 +47,13 @@ func (d desk) letter(c *call) (any, error) {
 
 // exportLetters streams lines. An error after the first breaks the connection.
 func (d desk) exportLetters(c *call) (any, error) {
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
-	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
+	server.Extend(c.w, 2*lettersTime)
 	begun := false
 	filter := service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state")}
 	err := d.ExportLetters(c.Context(), c.caller, c.PathValue("name"), filter, func() io.Writer {
 		begun = true
 		c.w.Header().Set("Content-Type", MediaLines)
-		return &slowWriter{c.w, rc}
+		return server.SlowWriter(c.w, 2*lettersTime)
 	})
 	if err != nil && begun {
 		d.log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
@@ -70,29 +62,10 @@ func (d desk) exportLetters(c *call) (any, error) {
 	return sent{}, err
 }
 
-type slowWriter struct {
-	io.Writer
-	rc *http.ResponseController
-}
-
-func (w *slowWriter) Write(p []byte) (int, error) {
-	if err := w.rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)); err != nil {
-		return 0, err
-	}
-	n, err := w.Writer.Write(p)
-	if err == nil {
-		err = w.rc.Flush() // so that the client sees that the export began
-	}
-	return n, err
-}
-
 func (j jobs) retryLetters(c *call, body RetryLetters) (any, error) {
 	out, err := j.RetryLetters(c.Context(), c.caller, c.PathValue("name"), body.ID)
 	if err != nil {
 		return nil, err
-	}
-	if c.old {
-		return j.show(c)
 	}
 	if !out.Done {
 		c.code = http.StatusAccepted
@@ -110,23 +83,13 @@ func lettersQuery(f service.LetterFilter) string {
 
 // Letters returns a page of a job's dead letters.
 func (c *Client) Letters(ctx context.Context, name string, f service.LetterFilter) (service.Letters, error) {
-	return ask[service.Letters](ctx, c, http.MethodGet, ofJob(PathLetters, name)+lettersQuery(f), nil)
-}
-
-// Letter returns one with its document.
-func (c *Client) Letter(ctx context.Context, name, id string) (service.WholeLetter, error) {
-	return ask[service.WholeLetter](ctx, c, http.MethodGet, ofJob(PathLetter, name)+"?id="+url.QueryEscape(id), nil)
-}
-
-// RetryLetters retries a job's open dead letters; id "" is all.
-func (c *Client) RetryLetters(ctx context.Context, name, id string) (service.LettersRetried, error) {
-	return ask[service.LettersRetried](ctx, c, http.MethodPost, ofJob(PathLettersRetry, name), RetryLetters{id})
+	return Ask[service.Letters](ctx, c, http.MethodGet, At(PathLetters, name)+lettersQuery(f), nil)
 }
 
 // ExportLetters writes a job's dead letters to to: canonical extended JSON, one per line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
 	res, err := server.Send(ctx, c.endless().http, server.Request{Method: http.MethodGet,
-		URL: c.address + ofJob(PathLettersExport, name) + lettersQuery(f), Token: c.token})
+		URL: c.address + At(PathLettersExport, name) + lettersQuery(f), Token: c.token})
 	if err != nil {
 		return c.unanswered(err)
 	}
@@ -189,16 +152,9 @@ func drafting[T drafted](do func(*call, service.Definition, T) (any, error), for
 		if err != nil {
 			return nil, err
 		}
-		c.extend()
+		server.Extend(c.w, draftTime+replyTime) // a worker has draftTime to reply
 		return do(c, of, body)
 	}, false, form)
-}
-
-// extend gives a worker draftTime to reply.
-func (c *call) extend() {
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // a deadline would cancel the request
-	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
 }
 
 func (d desk) inspect(c *call, of service.Definition, body InspectDraft) (any, error) {
@@ -232,7 +188,7 @@ func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
 	if _, err := c.query(); err != nil {
 		return nil, err
 	}
-	c.extend()
+	server.Extend(c.w, draftTime+replyTime)
 	r, made, err := d.Reverse(c.Context(), c.caller, c.PathValue("name"), ask)
 	if err != nil {
 		return nil, err
@@ -243,7 +199,7 @@ func (d desk) reverse(c *call, ask operate.Reverse) (any, error) {
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(r.Name))
+		c.w.Header().Set("Location", At(PathJob, r.Name))
 	}
 	return out, nil
 }

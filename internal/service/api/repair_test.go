@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 // repairs asks for repairs of the documents of a verification, which has found the one
@@ -41,7 +42,7 @@ func (r *rig) repairs(of string) {
 	}
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{},
-		Schema: []service.SchemaDifference{},
+		Schema: []verify.SchemaDifference{},
 		Repaired: []service.RepairedDocument{{NS: "a.b", TargetNS: "a.b", ID: "1", Kind: "content",
 			Outcome: string(job.RepairRefused), Why: "why seen"}}}
 	if err := r.hub.Verifications.PutFindings(r.t.Context(), "shop-a", "mended", found); err != nil {

@@ -142,7 +142,7 @@ func change(do func(context.Context, *service.Caller, string) (*service.Job, err
 		if err != nil {
 			return nil, err
 		}
-		return c.job(j), nil
+		return JobOf(j), nil
 	}
 }
 
@@ -173,13 +173,13 @@ func (j jobs) show(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.job(one), nil
+	return JobOf(one), nil
 }
 
 func (j jobs) finalize(c *call, how Finalize) (any, error) {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		if j.desk == nil { // it replies when the job, and so its process, ends
-			unlimited(c.w)
+			server.Extend(c.w, 0)
 		}
 		return j.Finalize(ctx, who, name, how.WhenCaughtUp)
 	})(c)
@@ -199,8 +199,8 @@ func (c *call) body(into any, optional bool, form string) error {
 	if len(raw) == 0 && optional {
 		return nil
 	}
-	if kind := c.mediaType(); kind != "application/json" && !c.old {
-		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json",
+	if kind := c.mediaType(); kind != "application/json" {
+		return refuse(CodeMediaType, "send Content-Type: application/json",
 			"the content type of the body is %q", kind)
 	}
 	return decode(raw, into, form)
@@ -216,7 +216,7 @@ func (c *call) mediaType() string {
 
 func decode(raw []byte, into any, form string) error {
 	bad := func(what string) error {
-		return refuse(http.StatusBadRequest, operate.Invalid, "send "+form, "the body cannot be used: %s", what)
+		return refuse(operate.Invalid, "send "+form, "the body cannot be used: %s", what)
 	}
 	if !utf8.Valid(raw) {
 		return bad("it is not UTF-8")
@@ -254,7 +254,7 @@ func (j jobs) create(c *call) (any, error) {
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
+		c.w.Header().Set("Location", At(PathJob, def.Name))
 	}
 	return JobOf(one), nil
 }
@@ -274,7 +274,7 @@ func (j jobs) edit(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.job(one), nil
+	return JobOf(one), nil
 }
 
 // definition reads JSON, or YAML with the rest in the query.
@@ -308,7 +308,7 @@ func (c *call) definition() (d service.Definition, err error) {
 		d.Wish.Paused = n.Paused
 		return d, err
 	default:
-		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType,
+		return d, refuse(CodeMediaType,
 			"send Content-Type: application/json, or application/yaml with ?name=", "the content type of the body is %q", kind)
 	}
 	if !utf8.ValidString(d.Settings) {
@@ -323,10 +323,6 @@ func (d Draft) definition() (def service.Definition, err error) {
 		return def, err
 	}
 	return def, checkLabels(d.Labels)
-}
-
-func invalid(hint, format string, args ...any) error {
-	return refuse(http.StatusBadRequest, operate.Invalid, hint, format, args...)
 }
 
 func settings(raw json.RawMessage) (string, error) {
@@ -390,7 +386,7 @@ func limit(q url.Values) (int, error) {
 }
 
 func (j jobs) list(c *call) (any, error) {
-	q, n := c.q, c.limit
+	q, n := c.q, c.page.Limit
 	state, cursor, search := service.State(q.Get("state")), q.Get("cursor"), strings.ToLower(q.Get("q"))
 	if q.Has("state") && !slices.Contains(service.States(), state) {
 		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none",

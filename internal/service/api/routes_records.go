@@ -116,7 +116,7 @@ func pointOf(p *service.Point) Point {
 
 func (d desk) points(c *call) (any, error) {
 	q := c.q
-	from, to, err := span(q, time.Now().UTC())
+	in, err := span(q, time.Now().UTC())
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (d desk) points(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	curve, err := d.Points(c.Context(), c.caller, c.PathValue("name"), service.Period{From: from, To: to}, step)
+	curve, err := d.Points(c.Context(), c.caller, c.PathValue("name"), in, step)
 	if err != nil {
 		return nil, err
 	}
@@ -139,13 +139,13 @@ func (d desk) points(c *call) (any, error) {
 	return out, nil
 }
 
-func span(q url.Values, now time.Time) (from, to time.Time, err error) {
+func span(q url.Values, now time.Time) (in service.Period, err error) {
 	if q.Has("last") {
 		if q.Has("from") || q.Has("to") {
-			return from, to, invalid("leave one out", "last does not go with from and to")
+			return in, invalid("leave one out", "last does not go with from and to")
 		}
 		last, err := length(q, "last")
-		return now.Add(-last), now, err
+		return service.Period{From: now.Add(-last), To: now}, err
 	}
 	at := func(name string, or time.Time) (time.Time, error) {
 		if !q.Has(name) {
@@ -157,11 +157,10 @@ func span(q url.Values, now time.Time) (from, to time.Time, err error) {
 		}
 		return t.UTC(), nil
 	}
-	if to, err = at("to", now); err != nil {
-		return from, to, err
+	if in.To, err = at("to", now); err == nil {
+		in.From, err = at("from", in.To.Add(-defaultLast))
 	}
-	from, err = at("from", to.Add(-defaultLast))
-	return from, to, err
+	return in, err
 }
 
 // length reads a number and s, m, h or d.
@@ -183,14 +182,13 @@ func (d desk) jobLog(c *call) (any, error) {
 	if c.q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
 		return nil, invalid("use event or log", "kind %q is none", service.Short(string(kind), 40))
 	}
-	list, err := d.Log(c.Context(), c.caller, c.PathValue("name"), kind,
-		service.Page{Before: c.before, Limit: c.limit})
+	list, err := d.Log(c.Context(), c.caller, c.PathValue("name"), kind, c.page)
 	if err != nil {
 		return nil, err
 	}
 	out := Log{Entries: list}
-	if len(list) == c.limit {
-		out.Next = list[c.limit-1].Seq
+	if len(list) == c.page.Limit {
+		out.Next = list[c.page.Limit-1].Seq
 	}
 	return out, nil
 }
@@ -200,24 +198,24 @@ func (d desk) audit(c *call) (any, error) {
 	if err := service.CheckName(name); err != nil && c.q.Has("job") {
 		return nil, invalid("", "%s", service.Short(err.Error(), 300))
 	}
-	list, err := d.Trail(c.Context(), c.caller, name, c.before, c.limit)
+	list, err := d.Trail(c.Context(), c.caller, name, c.page)
 	if err != nil {
 		return nil, err
 	}
 	out := Audit{Changes: list}
-	if len(list) == c.limit {
-		out.Next = list[c.limit-1].Seq
+	if len(list) == c.page.Limit {
+		out.Next = list[c.page.Limit-1].Seq
 	}
 	return out, nil
 }
 
 func (d desk) alerts(c *call) (any, error) {
-	present, past := d.Alerts(c.caller, c.limit)
+	present, past := d.Alerts(c.caller, c.page.Limit)
 	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
-func shownAlerts(list []service.Alert) []service.ShownAlert {
-	out := make([]service.ShownAlert, 0, len(list))
+func shownAlerts(list []service.Alert) []service.Alert {
+	out := make([]service.Alert, 0, len(list))
 	for i := range list {
 		out = append(out, list[i].Shown(func(text string) string { return service.Short(text, maxText) }))
 	}
@@ -255,5 +253,5 @@ func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, b
 	if before > 0 {
 		q.Set("before", strconv.FormatUint(before, 10))
 	}
-	return ask[Log](ctx, c, http.MethodGet, ofJob(PathLog, name)+"?"+q.Encode(), nil)
+	return Ask[Log](ctx, c, http.MethodGet, At(PathLog, name)+"?"+q.Encode(), nil)
 }

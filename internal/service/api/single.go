@@ -40,11 +40,6 @@ type Single struct {
 	farewell, deadline time.Duration
 }
 
-type single struct {
-	*operate.Single
-	options *SingleOptions
-}
-
 // Listen opens the address. Serve answers.
 func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 	l, err := server.Listen(ctx, o.Address, o.Cert, o.Key, o.Log)
@@ -63,11 +58,11 @@ func (s *Single) Token() string { return s.options.Token }
 func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	one := &single{operate.NewSingle(ending, j, s.options.Log), &s.options}
+	one := operate.NewSingle(ending, j, s.options.Log)
 	tokens := OneToken("operator", s.options.Token)
 	tokens.guesses = nil // other users of the machine must not lock the owner out, and the token is long
 	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback, single: one,
-		Version: s.options.Version, Revision: s.options.Revision})
+		openStatus: s.options.OpenStatus, pprof: s.options.PProf, Version: s.options.Version, Revision: s.options.Revision})
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
@@ -79,30 +74,14 @@ func (s *Single) Serve(ctx context.Context, j operate.Controller) error {
 	return err
 }
 
-// singleRoutes has paths of older versions below /api/v1.
 func (a *API) singleRoutes() []route {
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
 	}
-	for _, rt := range a.controlRoutes() {
-		if rest, ok := strings.CutPrefix(rt.path, PathJob); ok {
-			list = append(list, route{rt.method, Prefix + cmp.Or(rest, "/status"), rt.role, a.old(rt.do), rt.time})
-		}
-	}
-	if a.o.single.options.PProf { // with the token: profiles reveal more than a status
+	if a.o.pprof { // with the token: profiles reveal more than a status
 		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
 	}
 	return list
-}
-
-func (a *API) old(do action) action {
-	return func(c *call) (any, error) {
-		for _, j := range a.jobs.all(c.caller) {
-			c.SetPathValue("name", j.Definition.Name)
-		}
-		c.old = true
-		return do(c)
-	}
 }
 
 // profile has no deadline: the client chooses the length. It hides the command line, which may hold passwords.
@@ -116,14 +95,7 @@ func profile(c *call) (any, error) {
 	case "trace":
 		serve = pprof.Trace
 	}
-	unlimited(c.w)
+	server.Extend(c.w, 0)
 	serve(c.w, c.WithContext(context.WithValue(c.Context(), http.ServerContextKey, nil)))
 	return sent{}, nil
-}
-
-// unlimited lifts both deadlines. A passed read deadline would cancel the request.
-func unlimited(w http.ResponseWriter) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	_ = rc.SetWriteDeadline(time.Time{})
 }

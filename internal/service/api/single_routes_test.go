@@ -67,10 +67,7 @@ func TestRoutesOfASync(t *testing.T) {
 		{"DELETE", "/api/v1/jobs/orders/finalize", "", 200, "orders"},
 		{"GET", "/api/v1/workers", "", 404, "notFound"},
 		{"POST", "/api/v1/jobs", "{}", 405, "method"},
-		// Those of before.
-		{"GET", "/api/v1/status", "", 200, `{"job":"orders","phase":"following"`},
-		{"PATCH", "/api/v1/limits", `{"docsPerSecond":8}`, 200, `{"job":"orders"`},
-		{"POST", "/api/v1/deadletters/retry", "", 200, `{"job":"orders"`},
+		{"PATCH", "/api/v1/jobs/orders/limits", `{"docsPerSecond":8}`, 200, `"job":"orders"`},
 	} {
 		token := s.Token()
 		if c.method == http.MethodGet {

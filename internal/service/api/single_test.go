@@ -22,6 +22,8 @@ import (
 	"github.com/millrace/millrace/test/jobtest"
 )
 
+const orderPath = PathJobs + "/orders"
+
 // A request to finalize that is refused has a code that stays the same.
 func TestFinalizeRefused(t *testing.T) {
 	fake := jobtest.New(job.Status{Phase: job.PhaseCopying})
@@ -39,10 +41,11 @@ func TestFinalizeRefused(t *testing.T) {
 		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
 		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+Prefix+"/finalize", strings.NewReader(c.body))
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+orderPath+"/finalize", strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
+		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Authorization", "Bearer "+s.Token())
 		res, err := http.DefaultClient.Do(req)
 		if err != nil {
@@ -144,15 +147,15 @@ func (o orders) Status(ctx context.Context) (job.Status, error) {
 }
 
 func (o orders) Pause(ctx context.Context) (job.Status, error) {
-	return statusOf(o.Client.Pause(ctx, "orders"))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPost, orderPath+"/pause", nil))
 }
 
 func (o orders) Resume(ctx context.Context) (job.Status, error) {
-	return statusOf(o.Client.Resume(ctx, "orders"))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPost, orderPath+"/resume", nil))
 }
 
 func (o orders) SetLimits(ctx context.Context, l server.Limits) (job.Status, error) {
-	return statusOf(o.Limit(ctx, "orders", l))
+	return statusOf(Ask[Job](ctx, o.Client, http.MethodPatch, orderPath+"/limits", l))
 }
 
 func (o orders) Finalize(ctx context.Context, whenCaughtUp bool) (job.Status, error) {
@@ -217,30 +220,30 @@ func TestWhoMayAsk(t *testing.T) {
 		host   string
 		want   int
 	}{
-		{"look without token", local, "GET", Prefix + "/status", nil, "", 401},
-		{"look with the token", local, "GET", Prefix + "/status",
+		{"look without token", local, "GET", orderPath, nil, "", 401},
+		{"look with the token", local, "GET", orderPath,
 			map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"look at an open status", shown, "GET", Prefix + "/status", nil, "", 200},
-		{"foreign name for an open status", shown, "GET", Prefix + "/status", nil, "evil.example:80", 403},
-		{"change where the status is open", shown, "POST", Prefix + "/pause", nil, "", 401},
-		{"change without token", local, "POST", Prefix + "/pause", nil, "", 401},
-		{"change with a wrong token", local, "POST", Prefix + "/pause", map[string]string{"Authorization": "Bearer wrong"},
+		{"look at an open status", shown, "GET", orderPath, nil, "", 200},
+		{"foreign name for an open status", shown, "GET", orderPath, nil, "evil.example:80", 403},
+		{"change where the status is open", shown, "POST", orderPath + "/pause", nil, "", 401},
+		{"change without token", local, "POST", orderPath + "/pause", nil, "", 401},
+		{"change with a wrong token", local, "POST", orderPath + "/pause", map[string]string{"Authorization": "Bearer wrong"},
 			"", 401},
-		{"change with the token", local, "POST", Prefix + "/pause",
+		{"change with the token", local, "POST", orderPath + "/pause",
 			map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"foreign name for loopback", local, "GET", Prefix + "/status", nil, "evil.example:80", 403},
-		{"foreign name with the token", local, "POST", Prefix + "/pause",
+		{"foreign name for loopback", local, "GET", orderPath, nil, "evil.example:80", 403},
+		{"foreign name with the token", local, "POST", orderPath + "/pause",
 			map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
 		{"localhost", local, "GET", server.PathHealth, nil, "localhost:1", 200},
-		{"another web page", local, "POST", Prefix + "/resume",
+		{"another web page", local, "POST", orderPath + "/resume",
 			map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
-		{"a form of another page", local, "POST", Prefix + "/resume", map[string]string{"Sec-Fetch-Site": "cross-site"}, "",
-			403},
-		{"get of an action", local, "GET", Prefix + "/pause", nil, "", 405},
+		{"a form of another page", local, "POST", orderPath + "/resume",
+			map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
+		{"get of an action", local, "GET", orderPath + "/pause", nil, "", 405},
 		{"no such path", local, "GET", "/", nil, "", 404},
 		{"health on loopback", local, "GET", server.PathHealth, nil, "", 200},
-		{"look from outside without token", open, "GET", Prefix + "/status", nil, "", 401},
-		{"look from outside with the token", open, "GET", Prefix + "/status",
+		{"look from outside without token", open, "GET", orderPath, nil, "", 401},
+		{"look from outside with the token", open, "GET", orderPath,
 			map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
 		{"health from outside", open, "GET", server.PathHealth, nil, "", 200},
 	} {
@@ -271,7 +274,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+Prefix+"/status", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+orderPath, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,16 +47,14 @@ type Tokens struct {
 
 // holder has only the hash of a token.
 type holder struct {
-	name string
-	role service.Role
-	jobs []string
-	sum  [sha256.Size]byte
+	service.Caller
+	sum [sha256.Size]byte
 }
 
 // OneToken returns a single token of an administrator.
 func OneToken(name, token string) *Tokens {
 	return &Tokens{now: time.Now, guesses: newGuesses(),
-		list: []holder{{name: name, role: service.Admin, sum: sha256.Sum256([]byte(token))}}}
+		list: []holder{{service.Caller{Name: name, Role: service.Admin}, sha256.Sum256([]byte(token))}}}
 }
 
 // OpenTokens reads a file of tokens. Its errors are config.Problems.
@@ -98,8 +96,9 @@ func (t *Tokens) Whose(token string) *service.Caller {
 	if found < 0 {
 		return nil
 	}
-	h := list[found]
-	return &service.Caller{Name: h.name, Role: h.role, Jobs: slices.Clone(h.jobs)}
+	c := list[found].Caller
+	c.Jobs = slices.Clone(c.Jobs)
+	return &c
 }
 
 // holders returns those of the file, or the last valid ones.
@@ -178,19 +177,19 @@ func readHolders(all yamlfile.Section) (list []holder) {
 }
 
 func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
-	h := holder{name: s.Text("name"), role: service.Role(s.Text("role"))}
+	h := holder{Caller: service.Caller{Name: s.Text("name"), Role: service.Role(s.Text("role"))}}
 	n := len(s.Problems)
-	if h.name == "" || len(h.name) > 100 || strings.ContainsFunc(h.name, notPlain) {
+	if h.Name == "" || len(h.Name) > 100 || strings.ContainsFunc(h.Name, notPlain) {
 		s.Bad("name", "is missing, longer than 100 bytes or has characters that cannot be shown",
 			"name whoever has the token: the audit trail says so")
 	}
-	if slices.ContainsFunc(before, func(o holder) bool { return o.name == h.name }) {
-		s.Bad("name", fmt.Sprintf("%q is used twice", h.name), "give each token a name of its own")
+	if slices.ContainsFunc(before, func(o holder) bool { return o.Name == h.Name }) {
+		s.Bad("name", fmt.Sprintf("%q is used twice", h.Name), "give each token a name of its own")
 	}
-	if !slices.Contains(service.Roles(), h.role) {
-		s.Bad("role", fmt.Sprintf("%.40q is not a role", h.role), "use viewer, operator or admin")
+	if !slices.Contains(service.Roles(), h.Role) {
+		s.Bad("role", fmt.Sprintf("%.40q is not a role", h.Role), "use viewer, operator or admin")
 	}
-	h.jobs = s.Patterns()
+	h.Jobs = s.Patterns()
 	sum, err := hex.DecodeString(s.Text("sha256"))
 	if err != nil || len(sum) != len(h.sum) {
 		s.Bad("sha256", "is not a SHA-256 in hex, of 64 digits", "write what printf %s \"$TOKEN\" | sha256sum prints")

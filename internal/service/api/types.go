@@ -93,8 +93,8 @@ type Audit struct {
 
 // Alerts has present alerts by job, and ended ones, the newest first.
 type Alerts struct {
-	Present []service.ShownAlert `json:"present"`
-	Past    []service.ShownAlert `json:"past"`
+	Present []service.Alert `json:"present"`
+	Past    []service.Alert `json:"past"`
 }
 
 // Removed is the event of a removed job.

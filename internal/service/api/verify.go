@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -96,7 +95,7 @@ func (c *call) toVerify(v *service.Verification, made bool, err error) (any, err
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(v.Wish.Job)+"/verifications/"+url.PathEscape(v.Wish.ID))
+		c.w.Header().Set("Location", At(PathVerification, v.Wish.Job, v.Wish.ID))
 	}
 	return verificationOf(v), nil
 }
@@ -148,35 +147,12 @@ func (d desk) scheduled(s *service.VerifySchedule) action {
 
 // Verify requests a verification; made is false if the id exists.
 func (c *Client) Verify(ctx context.Context, name string, n NewVerification) (v Verification, made bool, err error) {
-	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name), n, &v)
+	code, err := c.call(ctx, http.MethodPost, At(PathVerifications, name), n, &v)
 	return v, code == http.StatusCreated, err
-}
-
-// Verifications returns those of a job, the newest first.
-func (c *Client) Verifications(ctx context.Context, name string) (Verifications, error) {
-	return ask[Verifications](ctx, c, http.MethodGet, ofJob(PathVerifications, name), nil)
-}
-
-// Verification returns one with its findings.
-func (c *Client) Verification(ctx context.Context, name, id string) (Verification, error) {
-	return ask[Verification](ctx, c, http.MethodGet, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
-}
-
-// CancelVerification cancels a verification.
-func (c *Client) CancelVerification(ctx context.Context, name, id string) (Verification, error) {
-	return ask[Verification](ctx, c, http.MethodDelete, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
-}
-
-// ScheduleVerifications sets the schedule; nil removes it.
-func (c *Client) ScheduleVerifications(ctx context.Context, name string, s *service.VerifySchedule) (Job, error) {
-	if s == nil {
-		return c.job(ctx, http.MethodDelete, PathVerifySchedule, name, nil)
-	}
-	return c.job(ctx, http.MethodPut, PathVerifySchedule, name, s)
 }
 
 // Repair requests a repair of documents that a verification found; made is false for a repeated request.
 func (c *Client) Repair(ctx context.Context, name, of string, n NewRepair) (v Verification, made bool, err error) {
-	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name)+"/"+url.PathEscape(of)+"/repair", n, &v)
+	code, err := c.call(ctx, http.MethodPost, At(PathRepair, name, of), n, &v)
 	return v, code == http.StatusCreated, err
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/test/hubtest"
 )
 
@@ -58,8 +60,9 @@ func TestVerifications(t *testing.T) {
 	made := into[Verification](t, r.ask("operator", "POST", list, ""))
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}},
-		Schema: []service.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
-		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content",
+		Schema: []verify.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: "a.b",
+			TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content"},
 			Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
 	if err := r.hub.Verifications.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
 		t.Fatal(err)
@@ -127,7 +130,7 @@ func TestDeadLetters(t *testing.T) {
 	if a := r.ask("viewer", "GET", list, ""); a.code != 409 || !strings.Contains(string(a.body), "no answer") {
 		t.Errorf("a worker that is gone: %d %s", a.code, a.body)
 	}
-	one := service.Letter{ID: "shop-a/1", NS: "shop.c", Document: "<b>", State: "open", Cause: "key",
+	one := deadletter.Listed{ID: "shop-a/1", NS: "shop.c", Document: "<b>", State: "open", Cause: "key",
 		Reason: "dup key: secret", Time: time.Now(), Updated: time.Now()}
 	broken := false
 	answer := func(q *service.Question) (any, service.Answer) {
@@ -136,9 +139,9 @@ func TestDeadLetters(t *testing.T) {
 		}
 		switch q.What {
 		case service.AskLetters:
-			return service.Letters{Letters: []service.Letter{one}}, service.Answer{}
+			return service.Letters{Letters: []deadletter.Listed{one}}, service.Answer{}
 		case service.AskLetter:
-			return service.WholeLetter{Letter: one, Whole: json.RawMessage(`{"a":"<b>"}`), SameID: json.RawMessage("null"),
+			return service.WholeLetter{Listed: one, Whole: json.RawMessage(`{"a":"<b>"}`), SameID: json.RawMessage("null"),
 				Other: json.RawMessage(`"a document of 5 bytes"`)}, service.Answer{}
 		case service.AskLettersExport:
 			if q.Letters.Offset > 0 && broken {

@@ -462,9 +462,7 @@ func TestBrowserName(t *testing.T) {
 	chromium(t)
 	r := newRig(t)
 	r.fleet(1)
-	o := r.options
-	o.Loopback = false
-	server := httptest.NewServer(New(o))
+	server := httptest.NewServer(New(r.options))
 	t.Cleanup(server.Close)
 	b := newTab(t, strings.Replace(server.URL, "127.0.0.1", "console.example", 1))
 	b.login("t-op")

@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,7 +25,6 @@ func (c *choice) rules() (*transform.Set, error) {
 	return transform.New(transform.Config{Include: c.Include, Exclude: c.Exclude, Rename: c.Rename})
 }
 
-// look returns a function that reports whether a collection is chosen, and its name on the target.
 func (c *choice) look() func(ns string) (kept bool, target string) {
 	s, err := c.rules()
 	return func(ns string) (bool, string) {
@@ -35,19 +35,16 @@ func (c *choice) look() func(ns string) (kept bool, target string) {
 	}
 }
 
-// kept reports whether a collection is chosen.
 func (c *choice) kept(ns string) bool {
 	kept, _ := c.look()(ns)
 	return kept
 }
 
-// target returns the name of a collection on the target.
 func (c *choice) target(ns string) string {
 	_, to := c.look()(ns)
 	return to
 }
 
-// toggle chooses a collection, or leaves it out.
 func (c *choice) toggle(ns string, on bool) error {
 	exact := transform.Literal(ns)
 	if !on {
@@ -66,7 +63,6 @@ func (c *choice) toggle(ns string, on bool) error {
 	return nil
 }
 
-// toggleDB chooses a database with its later collections, or leaves it out.
 func (c *choice) toggleDB(db string, on bool) error {
 	all, probe := transform.Literal(db)+".*", db+"."+later
 	mine := func(pattern string) bool {
@@ -90,20 +86,8 @@ func (c *choice) toggleDB(db string, on bool) error {
 	return nil
 }
 
-// wild reports whether a pattern has a wildcard.
 func wild(pattern string) bool {
-	escaped := false
-	for _, r := range pattern {
-		switch {
-		case escaped:
-			escaped = false
-		case r == '\\':
-			escaped = true
-		case r == '*' || r == '?':
-			return true
-		}
-	}
-	return false
+	return strings.ContainsAny(regexp.MustCompile(`(?s)\\.`).ReplaceAllString(pattern, ""), "*?")
 }
 
 // rename renames a collection, or a database, which has no dot, on the target. "" undoes that. The new name of a
@@ -130,7 +114,6 @@ func (c *choice) rename(from, to string) error {
 	return nil
 }
 
-// add adds patterns.
 func (c *choice) add(include, exclude string) error {
 	if include = strings.TrimSpace(include); include != "" {
 		if _, err := transform.New(transform.Config{Include: []string{include}}); err != nil {

@@ -1,3 +1,5 @@
+// Package console is the web console of the service: pages that the server renders, with style sheets and scripts.
+// The desk decides what a visitor may do. This package runs nothing, and stores only sessions.
 package console
 
 import (
@@ -13,7 +15,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -23,17 +24,15 @@ import (
 var files embed.FS //nolint:gochecknoglobals // that is how files are embedded
 
 const (
-	// maxBody bounds a form. Settings are written with up to three bytes for one.
-	maxBody = 3*service.MaxSettings + 64<<10
-	policy  = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action " +
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action " +
 		"'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 // Options configure a console.
 type Options struct {
 	Desk *operate.Desk
-	// Login returns who has a token.
-	Login func(token string) (*service.Caller, bool)
+	// Login returns who has a token, nil for nobody.
+	Login func(token string) *service.Caller
 	// Enter is Login for a client's address. It counts wrong tokens; its error says why the login is refused.
 	Enter func(token, from string) (*service.Caller, error)
 	// Provider lets people log in without a token; nil for none.
@@ -41,20 +40,18 @@ type Options struct {
 	Log      *slog.Logger
 	// Secure says that all clients use TLS.
 	Secure bool
-	// Loopback says that only this machine reaches the server. Other names are refused.
-	Loopback bool
 	// Now is time.Now if nil.
 	Now func() time.Time
 }
 
-// console serves the pages.
 type console struct {
 	Options
-	pages  *pages
+	*pages
 	logins *logins
 }
 
 // New returns the handler of the console: /, /login, /logout, /jobs, /new, /workers, /alerts, /audit and /assets/.
+// The API serves it, and refuses requests under foreign names and from other origins.
 func New(o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -87,14 +84,14 @@ func New(o Options) http.Handler {
 		"POST /jobs/{name}/{act}":                    c.act,
 		"GET /jobs/{name}/reverse":                   c.reverse,
 		"POST /jobs/{name}/reverse":                  c.makeReversed,
-		"GET /jobs/{name}/verification":              c.verifications,
+		"GET /jobs/{name}/verification":              plain(c.showVerifications),
 		"POST /jobs/{name}/verification":             c.verify,
 		"POST /jobs/{name}/verify-schedule":          c.verifySchedule,
-		"GET /jobs/{name}/verification/{id}":         c.verification,
+		"GET /jobs/{name}/verification/{id}":         plain(c.showVerification),
 		"POST /jobs/{name}/verification/{id}/cancel": c.cancelVerification,
 		"POST /jobs/{name}/verification/{id}/repair": c.repair,
-		"GET /jobs/{name}/deadletters":               c.letters,
-		"GET /jobs/{name}/deadletters/letter":        c.letter,
+		"GET /jobs/{name}/deadletters":               plain(c.showLetters),
+		"GET /jobs/{name}/deadletters/letter":        plain(c.showLetter),
 		"POST /jobs/{name}/deadletters/retry":        c.retryLetters,
 		"POST /jobs/{name}/deadletters/export":       c.exportLetters,
 		"GET /new":                                   c.newPage,
@@ -112,37 +109,18 @@ func New(o Options) http.Handler {
 	} {
 		mux.HandleFunc(at, c.with(serve))
 	}
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		p.fail(w, said{http.StatusForbidden, "a page of another origin may not do this",
-			"open the console in a tab of its own"})
-	}))
-	return c.guard(origin.Handler(mux))
-}
-
-// guard sets the headers of all answers. It refuses other names of a loopback server: a page whose name was made to
-// point here would count as this machine.
-func (c *console) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
 		// With no-referrer, browsers send the origin of forms as null, which is refused
 		// where they send no Sec-Fetch-Site.
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		if c.Loopback && !loopback.Host(r.Host) {
-			c.pages.fail(w, said{http.StatusForbidden, "this address is for this machine only",
-				"use the host and port that the service printed"})
-			return
-		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		next.ServeHTTP(w, r)
+		mux.ServeHTTP(w, r)
 	})
 }
 
-// visit is a request with a session.
 type visit struct {
 	who     *service.Caller
 	session *session
@@ -150,6 +128,11 @@ type visit struct {
 
 // handler serves a request with a session. Its error is shown as a page.
 type handler func(http.ResponseWriter, *http.Request, *visit) error
+
+// plain serves a page without a message.
+func plain(show func(http.ResponseWriter, *http.Request, *visit, said) error) handler {
+	return func(w http.ResponseWriter, r *http.Request, v *visit) error { return show(w, r, v, fine()) }
+}
 
 // with serves requests with a session, and leads others to the login. A form must carry the token of its session.
 func (c *console) with(serve handler) http.HandlerFunc {
@@ -164,12 +147,12 @@ func (c *console) with(serve handler) http.HandlerFunc {
 			err = serve(w, r, v)
 		}
 		if err != nil {
-			c.fail(w, v, c.refusal(err))
+			why := c.refusal(err)
+			_ = c.say(w, "error", c.page(v, "", http.StatusText(why.code), nil), why)
 		}
 	}
 }
 
-// ready returns why a request cannot be served.
 func (c *console) ready(r *http.Request, v *visit) error {
 	if v == nil {
 		return said{http.StatusUnauthorized, "the session has ended", "log in, and try again"}
@@ -192,7 +175,6 @@ func (c *console) ready(r *http.Request, v *visit) error {
 	return nil
 }
 
-// frame is common to all pages.
 type frame struct {
 	Title, Page  string
 	Who          *service.Caller
@@ -203,7 +185,6 @@ type frame struct {
 	Data         any
 }
 
-// page returns the frame of a page.
 func (c *console) page(v *visit, page, title string, data any) frame {
 	f := frame{Title: title, Page: page, Data: data}
 	if v != nil {
@@ -215,30 +196,11 @@ func (c *console) page(v *visit, page, title string, data any) frame {
 	return f
 }
 
-// show shows a page.
-func (c *console) show(w http.ResponseWriter, name string, f frame) error {
-	c.pages.show(w, http.StatusOK, name, f)
-	return nil
-}
-
-// say shows a page with a message above it.
-func (c *console) say(w http.ResponseWriter, name string, f frame, what said) error {
-	c.pages.say(w, name, f, what)
-	return nil
-}
-
-// lead redirects the browser.
 func lead(w http.ResponseWriter, r *http.Request, to string) error {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
 
-// fail shows why a request was not served.
-func (c *console) fail(w http.ResponseWriter, v *visit, why said) {
-	c.pages.say(w, "error", c.page(v, "", http.StatusText(why.code), nil), why)
-}
-
-// refusal returns the message for an error.
 func (c *console) refusal(err error) said {
 	if why, ok := errors.AsType[said](err); ok {
 		return why

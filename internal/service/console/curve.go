@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// curve is a figure over time.
 type curve struct {
 	Name string
 	at   func(*service.Bucket) service.Range
@@ -31,7 +30,6 @@ func perSecond() unit {
 }
 func seconds() unit { return unit{"seconds", format.Seconds} }
 
-// chart has some curves of one unit.
 type chart struct {
 	ID, Title string
 	unit      unit
@@ -40,7 +38,6 @@ type chart struct {
 	parts bool
 }
 
-// charts are those of a job.
 func charts() []chart {
 	amount := func(of func(*service.Point) service.Amount) func(*service.Bucket) service.Range {
 		return func(b *service.Bucket) service.Range {
@@ -67,7 +64,6 @@ func charts() []chart {
 	}
 }
 
-// few is a number with a fraction where it is small.
 func few(v float64) string {
 	if v > 0 && v < 10 {
 		return strconv.FormatFloat(v, 'g', 2, 64)
@@ -75,10 +71,8 @@ func few(v float64) string {
 	return format.Count(v)
 }
 
-// shownChart is a chart on a page: what the script draws, and the same in words.
 type shownChart struct{ ID, Title, Text, Data string }
 
-// figures are values at the times of a chart.
 type figures []float64
 
 // MarshalJSON writes them with four digits, and null where nothing is known.
@@ -163,7 +157,6 @@ func (ch *chart) show(points []service.Bucket, from, to time.Time, step time.Dur
 	return shownChart{ID: ch.ID, Title: ch.Title, Text: strings.Join(texts, "; "), Data: string(raw)}
 }
 
-// sum describes a curve in words.
 func (cu *curve) sum(points []service.Bucket, text func(float64) string) string {
 	least, most, last := math.Inf(1), 0.0, -1.0
 	for i := range points {

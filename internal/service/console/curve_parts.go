@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -22,7 +23,7 @@ func most(sums map[string]int64) (keep map[string]bool, others bool) {
 	})
 	keep = map[string]bool{}
 	for _, name := range names {
-		if name == service.Others || len(keep) == maxLines {
+		if name == job.OtherParts || len(keep) == maxLines {
 			others = true
 			continue
 		}
@@ -31,7 +32,6 @@ func most(sums map[string]int64) (keep map[string]bool, others bool) {
 	return keep, others
 }
 
-// split has the lines of charts by shard and by router.
 type split struct {
 	points          []service.Bucket // with the parts that have lines
 	shards, routers []string
@@ -70,12 +70,11 @@ func splitOf(points []service.Bucket) *split {
 func lineNames(keep map[string]bool, others bool) []string {
 	names := slices.Sorted(maps.Keys(keep))
 	if others {
-		names = append(names, service.Others)
+		names = append(names, job.OtherParts)
 	}
 	return names
 }
 
-// linesOf has a line for each of some shards or routers.
 func linesOf(names []string, parts func(*service.Bucket) []service.Point,
 	at func(*service.Point) service.Range) (list []curve) {
 	for _, name := range names {
@@ -90,7 +89,6 @@ func linesOf(names []string, parts func(*service.Bucket) []service.Point,
 	return list
 }
 
-// byShard are the charts with a line for each shard of the source.
 func (s *split) byShard() []chart {
 	if len(s.shards) == 0 {
 		return nil
@@ -110,7 +108,6 @@ func (s *split) byShard() []chart {
 	}
 }
 
-// byRouter are the charts with a line for each router of the target.
 func (s *split) byRouter() []chart {
 	if len(s.routers) == 0 {
 		return nil
@@ -127,7 +124,6 @@ func (s *split) byRouter() []chart {
 	}
 }
 
-// both is the rate of two amounts together.
 func both(a, b service.Amount, seconds float64) service.Range {
 	return service.Range{Mean: a.Rate(seconds) + b.Rate(seconds), Least: a.Least + b.Least, Most: a.Most + b.Most,
 		Seconds: seconds}

@@ -20,7 +20,6 @@ type drops struct {
 	Unknown string
 }
 
-// dropsOf returns what a job of a plan would drop, nil for nothing.
 func dropsOf(d service.Definition, plan *service.DraftPlan) *drops {
 	s, problems := config.CheckDefinition(d.Name, d.Settings)
 	if len(problems) > 0 || s.OnExisting != job.ExistingDrop || plan != nil && plan.ExistingTotal == 0 {

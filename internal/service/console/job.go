@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// maxCollections bounds those that a page lists.
 const maxCollections = 500
 
 type fact struct{ Name, Value string }
@@ -26,7 +25,6 @@ type collection struct {
 	bar
 }
 
-// onePage is the page of a job.
 type onePage struct {
 	Row                   row
 	Definition            service.Definition
@@ -97,7 +95,6 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 	return c.page(v, "job", j.Definition.Name, p)
 }
 
-// facts are the figures that the terminal shows, too.
 func facts(s *job.Status) (list []fact) {
 	add := func(name, value string) {
 		if value != "" {
@@ -134,7 +131,6 @@ func facts(s *job.Status) (list []fact) {
 	return list
 }
 
-// collections adds those whose names match the search, up to maxCollections.
 func (p *onePage) collections(s *job.Status) {
 	p.All = len(s.Copy.Collections)
 	for _, c := range s.Copy.Collections {
@@ -168,7 +164,6 @@ func limits(j *service.Job) (pace.Rates, pace.Loads) {
 	return rates, loads
 }
 
-// sure asks before what cannot be undone.
 func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) error {
 	what := r.PathValue("sure")
 	j, err := c.Desk.Job(v.who, r.PathValue("name"))
@@ -180,7 +175,6 @@ func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return c.show(w, what, f)
 }
 
-// act is a form of a job's page.
 func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, d, ctx := r.PathValue("name"), c.Desk, r.Context()
 	var err error
@@ -214,7 +208,6 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return lead(w, r, "/jobs/"+name+"?done=1")
 }
 
-// limitsOf reads the form of limits.
 func limitsOf(r *http.Request) (l server.Limits, err error) {
 	docs, err := number(r, "docs", "number of documents",
 		func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
@@ -229,7 +222,6 @@ func limitsOf(r *http.Request) (l server.Limits, err error) {
 	return server.Limits{Docs: &docs, Bytes: &bytes, Source: &source, Target: &target}, nil
 }
 
-// again shows a job's page with a refusal.
 func (c *console) again(w http.ResponseWriter, v *visit, name string, why said) error {
 	j, err := c.Desk.Job(v.who, name)
 	if err != nil {
@@ -238,17 +230,14 @@ func (c *console) again(w http.ResponseWriter, v *visit, name string, why said) 
 	return c.say(w, "job", c.jobFrame(v, j, ""), why)
 }
 
-// draft is the form of a new job as text.
 type draft struct {
 	Name, Labels, Settings string
 	Paused, Edit           bool
 	Drops                  *drops
 }
 
-// shardRow is a shard of the source.
 type shardRow struct{ Shard, Copied, Changes, Rate, Bytes, Lag, Window, At string }
 
-// routerRow is a router of the target.
 type routerRow struct{ Router, Commands, Rate, Sent, Bytes string }
 
 func shardRows(s *job.Status) (list []shardRow) {

@@ -14,16 +14,13 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// maxRows bounds the jobs of one page.
 const maxRows = 1000
 
-// bar is the progress of a phase.
 type bar struct {
 	Name, Text string
 	Percent    int
 }
 
-// row is a job in the list.
 type row struct {
 	Name, State, Cause, Hint, Worker string
 	Bars                             []bar
@@ -32,7 +29,6 @@ type row struct {
 	docs, bytes, lag, eta float64 // to sort by; -1 unknown
 }
 
-// list is the page of all jobs.
 type list struct {
 	Search, State, Sort string
 	Counts              []counted
@@ -85,7 +81,6 @@ func rowOf(j *service.Job) row {
 	return r
 }
 
-// trouble returns why a job failed or waits, and the remedy.
 func trouble(j *service.Job) (cause, hint string) {
 	r := j.Known()
 	if r == nil {
@@ -100,7 +95,6 @@ func trouble(j *service.Job) (cause, hint string) {
 	return "", ""
 }
 
-// bars are the three phases of a job: structure, full, incremental.
 func bars(s *job.Status) []bar {
 	if s == nil {
 		return nil
@@ -138,30 +132,22 @@ func incremental(s *job.Status) bar {
 	return b
 }
 
-// order is a column, and how rows are sorted by it; nil if they are not.
 type order struct {
 	name   string
 	figure bool
 	by     func(a, b *row) int
 }
 
-// orders are the columns.
 func orders() []order {
-	figure := func(of func(*row) float64) func(a, b *row) int {
-		return func(a, b *row) int { return cmp.Compare(of(a), of(b)) }
-	}
-	word := func(of func(*row) string) func(a, b *row) int {
-		return func(a, b *row) int { return strings.Compare(of(a), of(b)) }
-	}
 	return []order{
-		{"name", false, word(func(r *row) string { return r.Name })},
-		{"state", false, word(func(r *row) string { return r.State })},
+		{"name", false, func(a, b *row) int { return strings.Compare(a.Name, b.Name) }},
+		{"state", false, func(a, b *row) int { return strings.Compare(a.State, b.State) }},
 		{"progress", false, nil},
-		{"docs/s", true, figure(func(r *row) float64 { return r.docs })},
-		{"bytes/s", true, figure(func(r *row) float64 { return r.bytes })},
-		{"lag", true, figure(func(r *row) float64 { return r.lag })},
-		{"ETA", true, figure(func(r *row) float64 { return r.eta })},
-		{"worker", false, word(func(r *row) string { return r.Worker })},
+		{"docs/s", true, func(a, b *row) int { return cmp.Compare(a.docs, b.docs) }},
+		{"bytes/s", true, func(a, b *row) int { return cmp.Compare(a.bytes, b.bytes) }},
+		{"lag", true, func(a, b *row) int { return cmp.Compare(a.lag, b.lag) }},
+		{"ETA", true, func(a, b *row) int { return cmp.Compare(a.eta, b.eta) }},
+		{"worker", false, func(a, b *row) int { return strings.Compare(a.Worker, b.Worker) }},
 	}
 }
 
@@ -204,7 +190,6 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return c.show(w, "jobs", f)
 }
 
-// order sorts the rows, and makes the headings.
 func (l *list) order(address func(key, value string) string) {
 	by, down := strings.CutPrefix(l.Sort, "-")
 	for _, o := range orders() {
@@ -228,7 +213,6 @@ func (l *list) order(address func(key, value string) string) {
 	}
 }
 
-// cut leaves one page of the rows.
 func (l *list) cut(page string, address func(key, value string) string) {
 	l.Found = len(l.Rows)
 	l.Pages = max((l.Found+maxRows-1)/maxRows, 1)

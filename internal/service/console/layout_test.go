@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/verify"
 )
 
 //go:embed testdata/layout.js
@@ -85,8 +87,9 @@ func (r *rig) draftAnswers() {
 		return service.InspectedCollection{NS: ns, Kind: "collection", Documents: 48_000_000, Bytes: 52e9,
 			ShardKey: `{"customer": 1, "region": "hashed"}`}
 	}
-	letter := service.Letter{ID: "shop.a/5f2b/1700000000:1", NS: longNS, Document: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
-		State: "open", Cause: "duplicate key", Reason: longError, Index: "customer_1_region_1", Time: time.Now()}
+	letter := deadletter.Listed{ID: "shop.a/5f2b/1700000000:1", NS: longNS,
+		Document: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
+		State:    "open", Cause: "duplicate key", Reason: longError, Index: "customer_1_region_1", Time: time.Now()}
 	answer := func(q *service.Question) service.Answer {
 		var body any
 		switch q.What {
@@ -105,9 +108,9 @@ func (r *rig) draftAnswers() {
 			body = service.DraftSample{Worker: longWorker, NS: longNS, Target: longNS, Documents: []service.SampleDocument{{
 				Before: json.RawMessage(`{"_id": 1, "card": "4711"}`), After: json.RawMessage(`{"_id": 1}`), Changed: true}}}
 		case service.AskLetters:
-			body = service.Letters{Letters: []service.Letter{letter}, Next: letter.ID}
+			body = service.Letters{Letters: []deadletter.Listed{letter}, Next: letter.ID}
 		default:
-			body = service.WholeLetter{Letter: letter, Whole: json.RawMessage(`{"text": "` + strings.Repeat("x", 90) + `"}`)}
+			body = service.WholeLetter{Listed: letter, Whole: json.RawMessage(`{"text": "` + strings.Repeat("x", 90) + `"}`)}
 		}
 		return service.Answer{Body: plainJSON(r.t, body)}
 	}
@@ -165,9 +168,10 @@ func (r *rig) found(id string) {
 	r.reports("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{WithValues: true,
 		Collections: []service.VerifiedCollection{{NS: longNS, TargetNS: longNS, Differences: 3}},
-		Schema:      []service.SchemaDifference{{NS: longNS, What: "index customer_1_region_1", Detail: longError}},
-		Differences: []service.DocumentDifference{{NS: longNS, TargetNS: longNS, ID: `{"$oid": "5f2b1f77bcf86cd799439011"}`,
-			Kind: "content", Key: "k", Fields: []string{"customer.address.street"}, Source: `{"a": 1}`, Target: `{"a": 2}`}}})
+		Schema:      []verify.SchemaDifference{{NS: longNS, What: "index customer_1_region_1", Detail: longError}},
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: longNS,
+			TargetNS: longNS, ID: `{"$oid": "5f2b1f77bcf86cd799439011"}`, Kind: "content", Key: "k"},
+			Fields: []string{"customer.address.street"}, Source: `{"a": 1}`, Target: `{"a": 2}`}}})
 }
 
 // TestLayout: no page breaks a word, cuts text off or scrolls to the side.

@@ -11,8 +11,10 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 const (
@@ -22,22 +24,17 @@ const (
 	lettersTime = 19 * time.Second
 )
 
-// lettersPage is the page of a job's dead letters.
 type lettersPage struct {
 	Job              string
 	Operator         bool
 	States           []string
 	State, NS, After string
-	Letters          []service.Letter
+	Letters          []deadletter.Listed
 	Next             string
 	Asked            bool // a worker has answered
 }
 
 func lettersPath(job string) string { return "/jobs/" + url.PathEscape(job) + "/deadletters" }
-
-func (c *console) letters(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showLetters(w, r, v, fine())
-}
 
 func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name, q := r.PathValue("name"), r.URL.Query()
@@ -80,29 +77,24 @@ func triedText(q url.Values) string {
 	return text
 }
 
-// letterPage is the page of a dead letter.
 type letterPage struct {
 	Job    string
-	Letter service.Letter
+	Letter deadletter.Listed
 	Parts  []letterPart
 }
 
 type letterPart struct{ Name, Text string }
 
-func (c *console) letter(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showLetter(w, r, v, r.URL.Query().Get("id"), fine())
-}
-
-func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, id string, what said) error {
+func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name := r.PathValue("name")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
 	defer cancel()
-	l, err := c.Desk.Letter(ctx, v.who, name, id)
+	l, err := c.Desk.Letter(ctx, v.who, name, r.FormValue("id"))
 	if err != nil {
 		why := c.refusal(err)
 		return said{why.code, cmp.Or(what.text, why.text), cmp.Or(what.hint, why.hint)}
 	}
-	p := letterPage{Job: name, Letter: l.Letter}
+	p := letterPage{Job: name, Letter: l.Listed}
 	for _, part := range []struct {
 		name string
 		raw  json.RawMessage
@@ -114,7 +106,6 @@ func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, i
 	return c.say(w, "letter", c.page(v, "job", "Dead letter of "+name, p), what)
 }
 
-// indented formats JSON for people.
 func indented(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Indent(&b, raw, "", "  "); err != nil {
@@ -123,7 +114,6 @@ func indented(raw json.RawMessage) string {
 	return b.String()
 }
 
-// retryLetters is the form that retries one dead letter, or all open ones.
 func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PostForm.Get("id")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
@@ -131,7 +121,7 @@ func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit)
 	res, err := c.Desk.RetryLetters(ctx, v.who, name, id)
 	if err != nil {
 		if id != "" {
-			return c.showLetter(w, r, v, id, c.refusal(err))
+			return c.showLetter(w, r, v, c.refusal(err))
 		}
 		return c.showLetters(w, r, v, c.refusal(err))
 	}
@@ -146,16 +136,13 @@ func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit)
 func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	f := service.LetterFilter{NS: r.PostForm.Get("ns"), State: r.PostForm.Get("state")}
-	rc, begun := http.NewResponseController(w), false
-	_ = rc.SetReadDeadline(time.Time{}) // when it passes, the request is canceled
+	server.Extend(w, 2*lettersTime)
+	begun := false
 	err := c.Desk.ExportLetters(r.Context(), v.who, name, f, func() io.Writer {
 		begun = true
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.Header().Set("Content-Disposition", `attachment; filename="deadletters.jsonl"`)
-		return writer(func(p []byte) (int, error) {
-			_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime)) // of each piece
-			return w.Write(p)
-		})
+		return server.SlowWriter(w, 2*lettersTime)
 	})
 	switch {
 	case err != nil && begun:
@@ -166,8 +153,3 @@ func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	return nil
 }
-
-type writer func([]byte) (int, error)
-
-// Write implements io.Writer.
-func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -11,10 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// logins let people log in, by a token or by a provider.
 type logins struct {
 	*Options
-	pages    *pages
+	*pages
 	sessions *sessions
 }
 
@@ -35,8 +34,8 @@ func (l *logins) visitor(r *http.Request) *visit {
 	if s == nil {
 		return nil
 	}
-	who, ok := s.ask()
-	if !ok {
+	who := s.ask()
+	if who == nil {
 		l.sessions.end(cookie.Value)
 		return nil
 	}
@@ -45,7 +44,6 @@ func (l *logins) visitor(r *http.Request) *visit {
 	return &visit{who: &now, session: s}
 }
 
-// address is the client's.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -65,29 +63,29 @@ func next(page string) string {
 }
 
 func (l *logins) loginPage(w http.ResponseWriter, r *http.Request) {
-	l.pages.show(w, http.StatusOK, "login", frame{Title: "Log in", Data: l.ways(next(r.URL.Query().Get("next")))})
+	_ = l.show(w, "login", frame{Title: "Log in", Data: l.ways(next(r.URL.Query().Get("next")))})
 }
 
 func (l *logins) login(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
-		l.pages.fail(w, said{http.StatusRequestEntityTooLarge, "the form cannot be read", ""})
+		code := http.StatusRequestEntityTooLarge
+		_ = l.say(w, "error", frame{Title: http.StatusText(code)}, said{code, "the form cannot be read", ""})
 		return
 	}
 	to, token := next(r.PostForm.Get("next")), strings.TrimSpace(r.PostForm.Get("token"))
 	who, err := l.Enter(token, address(r))
 	if err != nil {
 		l.Log.Warn("a login to the console was refused", "from", address(r), "error", err)
-		l.loginAgain(w, http.StatusUnauthorized, to, "cannot log in: "+err.Error(),
-			"ask the people who run the service for a token")
+		l.loginAgain(w, to, said{http.StatusUnauthorized, "cannot log in: " + err.Error(),
+			"ask the people who run the service for a token"})
 		return
 	}
-	l.enter(w, r, func() (*service.Caller, bool) { return l.Login(token) }, who)
+	l.enter(w, r, func() *service.Caller { return l.Login(token) }, who)
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
 // enter replaces the browser's session. ask is that of the new one.
-func (l *logins) enter(w http.ResponseWriter, r *http.Request, ask func() (*service.Caller, bool),
-	who *service.Caller) {
+func (l *logins) enter(w http.ResponseWriter, r *http.Request, ask func() *service.Caller, who *service.Caller) {
 	if old, err := r.Cookie(l.cookieName()); err == nil {
 		l.sessions.end(old.Value)
 	}
@@ -126,13 +124,12 @@ const (
 	pathElsewhere = "/login/oidc"
 )
 
-// elsewhere leads to the provider.
 func (l *logins) elsewhere(w http.ResponseWriter, r *http.Request) {
 	address, keep, err := l.Provider.Begin(r.Context(), next(r.URL.Query().Get("next")))
 	if err != nil {
 		l.Log.Error("nobody can log in at the provider", "error", err)
-		l.loginAgain(w, http.StatusBadGateway, "", "cannot reach the provider",
-			"log in with a token; the service's log says more")
+		l.loginAgain(w, "", said{http.StatusBadGateway, "cannot reach the provider",
+			"log in with a token; the service's log says more"})
 		return
 	}
 	l.setKeep(w, keep, int(elsewhereTime/time.Second))
@@ -157,22 +154,20 @@ func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	to = next(to)
 	if err != nil {
 		l.Log.Warn("a login at the provider was refused", "from", address(r), "error", err)
-		l.loginAgain(w, http.StatusForbidden, to, "the login at "+l.Provider.Host()+" failed",
-			"try again, or ask the people who run the service: its log says why")
+		l.loginAgain(w, to, said{http.StatusForbidden, "the login at " + l.Provider.Host() + " failed",
+			"try again, or ask the people who run the service: its log says why"})
 		return
 	}
-	l.enter(w, r, func() (*service.Caller, bool) { return who, true }, who)
+	l.enter(w, r, func() *service.Caller { return who }, who)
 	l.Log.Info("somebody has logged in at the provider", "name", who.Name, "role", who.Role, "from", address(r))
 	w.Header().Set("Refresh", "0; url="+to)
-	l.pages.show(w, http.StatusOK, "entered", frame{Title: "Logged in", Data: to})
+	_ = l.show(w, "entered", frame{Title: "Logged in", Data: to})
 }
 
-// loginAgain shows the login with an error.
-func (l *logins) loginAgain(w http.ResponseWriter, code int, to, alert, hint string) {
-	l.pages.show(w, code, "login", frame{Title: "Log in", Alert: alert, Hint: hint, Data: l.ways(to)})
+func (l *logins) loginAgain(w http.ResponseWriter, to string, why said) {
+	_ = l.say(w, "login", frame{Title: "Log in", Data: l.ways(to)}, why)
 }
 
-// ways are the ways to log in.
 type ways struct {
 	Next, Elsewhere, Host string
 }

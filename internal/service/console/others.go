@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 const (
@@ -44,7 +42,6 @@ func parseMoment(value string) (at time.Time, err error) {
 	return at, err
 }
 
-// filterOf reads the query of a page.
 func filterOf(q url.Values) (f filter, err error) {
 	text := func(key string) string { return strings.TrimSpace(q.Get(key)) }
 	f = filter{Job: text("job"), Who: text("who"), What: text("what"), From: text("from"), To: text("to")}
@@ -54,12 +51,10 @@ func filterOf(q url.Values) (f filter, err error) {
 	return f, err
 }
 
-// holds reports whether a text has another one in it, in any case.
 func holds(text, part string) bool {
 	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
 }
 
-// during reports whether a time from begin to end meets the chosen one.
 func (f *filter) during(begin, end time.Time) bool {
 	return (f.to.IsZero() || !begin.After(f.to)) && !end.Before(f.from)
 }
@@ -71,7 +66,6 @@ type alerts struct {
 	More          bool // past ones are left out
 }
 
-// alerts shows the alerts of the jobs that the visitor sees.
 func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f, err := filterOf(r.URL.Query())
 	page := alerts{filter: f, Kinds: service.AlertKinds()}
@@ -97,7 +91,6 @@ func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error
 	return c.say(w, "alerts", show, c.outcome(err))
 }
 
-// outcome is the message above a page for an error, none for nil.
 func (c *console) outcome(err error) said {
 	if err == nil {
 		return fine()
@@ -105,7 +98,6 @@ func (c *console) outcome(err error) said {
 	return c.refusal(err)
 }
 
-// create is the form of settings as text.
 func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error {
 	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"),
 		Paused: r.PostForm.Get("paused") != "", Edit: r.PostForm.Get("edit") != "",
@@ -124,13 +116,9 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error
 	}
 	p := newJob{wizard: newWizard(), Plain: d, Open: true}
 	p.Name, p.Edit = d.Name, d.Edit
-	if e, ok := errors.AsType[*operate.Error](err); ok {
-		p.Problems = e.Problems
-	}
-	return c.showNew(w, v, p, c.refusal(err))
+	return c.showNew(w, v, p, err)
 }
 
-// workers shows those that are there, with the jobs that the visitor sees.
 func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) error {
 	list := slices.Clone(c.Desk.Workers())
 	for i := range list {
@@ -147,7 +135,6 @@ type workersPage struct {
 	Drains  bool
 }
 
-// drain has a worker give back what it has, or take jobs again.
 func (c *console) drain(drain bool) handler {
 	return func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if _, err := c.Desk.Drain(r.Context(), v.who, r.PathValue("name"), drain); err != nil {
@@ -157,7 +144,6 @@ func (c *console) drain(drain bool) handler {
 	}
 }
 
-// entry is one of the audit trail.
 type entry struct {
 	service.Change
 	Differs string
@@ -194,7 +180,7 @@ func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error 
 // entries returns those of the audit trail that a filter chooses, and where the next page begins, 0 at the end.
 func (c *console) entries(r *http.Request, v *visit, f *filter, before uint64) (list []entry, next uint64, _ error) {
 	for range trailParts {
-		part, err := c.Desk.Trail(r.Context(), v.who, f.Job, before, trailPart)
+		part, err := c.Desk.Trail(r.Context(), v.who, f.Job, service.Page{Before: before, Limit: trailPart})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -216,7 +202,6 @@ func (c *console) entries(r *http.Request, v *visit, f *filter, before uint64) (
 	return list, before, nil
 }
 
-// difference describes what a change did to the desired state.
 func difference(before, after *service.Wish) string {
 	if after == nil {
 		return ""

@@ -17,7 +17,6 @@ type said struct {
 	text, hint string
 }
 
-// fine says nothing.
 func fine() said { return said{code: http.StatusOK} }
 
 // Error is the text.
@@ -59,26 +58,22 @@ func stamp() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-// show writes a complete page or an error.
-func (p *pages) show(w http.ResponseWriter, code int, name string, f frame) {
+func (p *pages) show(w http.ResponseWriter, name string, f frame) error {
+	return p.say(w, name, f, fine())
+}
+
+func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) error {
+	if what.text != "" {
+		f.Alert, f.Hint = what.text, what.hint
+	}
 	var b bytes.Buffer
 	if err := p.byName[name].Execute(&b, f); err != nil {
 		p.log.Error("a page of the console cannot be written", "page", name, "error", err)
 		http.Error(w, "cannot write the page; the log says why", http.StatusInternalServerError)
-		return
+		return nil
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
+	w.WriteHeader(what.code)
 	_, _ = w.Write(b.Bytes())
-}
-
-// say writes a page with a message above it.
-func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) {
-	f.Alert, f.Hint = what.text, what.hint
-	p.show(w, what.code, name, f)
-}
-
-// fail shows why a request without a session was not served.
-func (p *pages) fail(w http.ResponseWriter, why said) {
-	p.say(w, "error", frame{Title: http.StatusText(why.code)}, why)
+	return nil
 }

@@ -20,7 +20,6 @@ const (
 	recordTime = 5 * time.Second
 )
 
-// period is the time that the charts of a page show.
 type period struct {
 	Name, Address string
 	Chosen        bool
@@ -37,7 +36,6 @@ func periods() []period {
 	}
 }
 
-// past has the charts and the log of a job's page.
 type past struct {
 	Job     string
 	Periods []period
@@ -54,7 +52,6 @@ type past struct {
 	UnreadLog bool
 }
 
-// pastTable has the figures of some charts.
 type pastTable struct {
 	Title string
 	Heads []string
@@ -66,7 +63,6 @@ type pastRow struct {
 	Values []string
 }
 
-// past reads what the query asks for.
 func (c *console) past(r *http.Request, v *visit, name string) *past {
 	ctx, cancel := context.WithTimeout(r.Context(), recordTime)
 	defer cancel()
@@ -77,7 +73,6 @@ func (c *console) past(r *http.Request, v *visit, name string) *past {
 	return p
 }
 
-// address returns the page's address with another value in its query.
 func (p *past) address(q url.Values, name, value, at string) string {
 	to := url.Values{}
 	for key := range q {
@@ -134,7 +129,6 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 	}
 }
 
-// add adds the columns of a chart.
 func (t *pastTable) add(ch *chart, list []service.Bucket) {
 	for _, cu := range ch.curves {
 		head := strings.TrimPrefix(strings.TrimPrefix(ch.ID, "shard-"), "router-")

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// repairPage asks for the confirmation of a repair.
 type repairPage struct {
 	Job, Of   string
 	All       bool
@@ -27,7 +26,6 @@ func nameForRepair(d service.DocumentDifference) string {
 	return d.Key + "." + base64.RawURLEncoding.EncodeToString([]byte(d.NS))
 }
 
-// repair is the form of a repair, before and after its confirmation.
 func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	what := operate.RepairWhat{All: r.PostForm.Get("which") == "all"}
@@ -48,7 +46,6 @@ func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error
 	return lead(w, r, verificationPath(name, made.Wish.ID))
 }
 
-// askRepair shows what a repair would change.
 func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	_, found, err := c.Desk.Verification(r.Context(), v.who, name, of)

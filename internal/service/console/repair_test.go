@@ -21,9 +21,12 @@ func (r *rig) repairPages(op, viewer *browser) {
 	}
 	r.reports("shop.a", id, service.VerifyReport{State: service.VerifyDifferent,
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{Differences: []service.DocumentDifference{
-		{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Key: key(1), Fields: []string{}},
-		{NS: "a.b", TargetNS: "a.b", ID: "2", Kind: "extra", Key: key(2), Fields: []string{}},
-		{NS: "a.b", TargetNS: "a.b", ID: "nameless", Kind: "missing", Fields: []string{}}}})
+		{RepairDocument: service.RepairDocument{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Key: key(1)},
+			Fields: []string{}},
+		{RepairDocument: service.RepairDocument{NS: "a.b", TargetNS: "a.b", ID: "2", Kind: "extra", Key: key(2)},
+			Fields: []string{}},
+		{RepairDocument: service.RepairDocument{NS: "a.b", TargetNS: "a.b", ID: "nameless", Kind: "missing"},
+			Fields: []string{}}}})
 	at := "/jobs/shop.a/verification/" + id
 	_, page = op.get(at)
 	want(r.t, page, "Repair chosen…", "Repair all that are listed…")

@@ -6,13 +6,11 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// reversePage is the page that makes a job which leads a finalized one back.
 type reversePage struct {
 	Of string
 	*operate.Reversal
 }
 
-// reverse shows what a reversed job would be.
 func (c *console) reverse(w http.ResponseWriter, r *http.Request, v *visit) error {
 	of := r.PathValue("name")
 	to, err := c.Desk.Reversal(v.who, of, operate.Reverse{})
@@ -28,7 +26,6 @@ func (c *console) reverseFrame(v *visit, of string, to *operate.Reversal) frame 
 	return f
 }
 
-// makeReversed checks the job, or makes it.
 func (c *console) makeReversed(w http.ResponseWriter, r *http.Request, v *visit) error {
 	of := r.PathValue("name")
 	ask := operate.Reverse{Name: r.PostForm.Get("as"), AcceptLoss: r.PostForm["accept"],

@@ -2,6 +2,8 @@ package console
 
 import (
 	"crypto/rand"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,11 +18,10 @@ const (
 	maxOfOne    = 20
 )
 
-// session is a login.
 type session struct {
 	name string
-	// ask is called at each request. It returns the present role, or that the session has ended.
-	ask   func() (*service.Caller, bool)
+	// ask is called at each request. It returns the present role, nil when the session has ended.
+	ask   func() *service.Caller
 	form  string // the token of the session's forms
 	began time.Time
 }
@@ -33,48 +34,26 @@ type sessions struct {
 	byID map[string]*session
 }
 
-// begin makes a session and returns its id.
-func (s *sessions) begin(ask func() (*service.Caller, bool), c *service.Caller) string {
+func (s *sessions) begin(ask func() *service.Caller, c *service.Caller) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tidy()
-	if s.count(c.Name) >= maxOfOne {
-		s.dropOldest(c.Name)
-	}
-	if len(s.byID) >= maxSessions {
-		s.dropOldest("")
-	}
+	maps.DeleteFunc(s.byID, func(_ string, one *session) bool { return s.ended(one) })
+	s.makeRoom(maxOfOne, func(name string) bool { return name == c.Name })
+	s.makeRoom(maxSessions, func(string) bool { return true })
 	id := rand.Text()
 	s.byID[id] = &session{ask: ask, name: c.Name, form: rand.Text(), began: s.now()}
 	return id
 }
 
-func (s *sessions) tidy() {
-	for id, one := range s.byID {
-		if s.now().Sub(one.began) >= sessionTime {
-			delete(s.byID, id)
-		}
-	}
-}
+func (s *sessions) ended(one *session) bool { return s.now().Sub(one.began) >= sessionTime }
 
-func (s *sessions) count(name string) (n int) {
-	for _, one := range s.byID {
-		if one.name == name {
-			n++
-		}
+// makeRoom ends the oldest of some sessions if there are most.
+func (s *sessions) makeRoom(most int, of func(name string) bool) {
+	ids := slices.Collect(maps.Keys(s.byID))
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !of(s.byID[id].name) })
+	if len(ids) >= most {
+		delete(s.byID, slices.MinFunc(ids, func(a, b string) int { return s.byID[a].began.Compare(s.byID[b].began) }))
 	}
-	return n
-}
-
-// dropOldest ends the oldest session of a name, or of all for "".
-func (s *sessions) dropOldest(name string) {
-	oldest := ""
-	for id, one := range s.byID {
-		if (name == "" || one.name == name) && (oldest == "" || one.began.Before(s.byID[oldest].began)) {
-			oldest = id
-		}
-	}
-	delete(s.byID, oldest)
 }
 
 // find returns the session of an id, nil if there is none or it has ended.
@@ -82,7 +61,7 @@ func (s *sessions) find(id string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.byID[id]
-	if one == nil || s.now().Sub(one.began) >= sessionTime {
+	if one == nil || s.ended(one) {
 		delete(s.byID, id)
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace/millrace/internal/config"
 )
 
-// yamlText writes a text as a YAML value, with escapes for invisible characters.
 func yamlText(s string) string {
 	words := []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 	switch {
@@ -39,31 +38,24 @@ func yamlText(s string) string {
 	return b.String()
 }
 
-// settings returns the YAML of the job that the form describes.
 func (f *wizard) settings() string {
 	var b strings.Builder
-	one := func(key, value, usual string) {
-		if value != usual {
-			fmt.Fprintf(&b, "%s: %s\n", key, yamlText(value))
+	list := func(key string, values []string) { b.WriteString(yamlList(key, values)) }
+	for _, side := range [][2]string{{"source", f.Source}, {"target", f.Target}} {
+		if side[1] != "" {
+			fmt.Fprintf(&b, "%s: %s\n", side[0], yamlText(side[1]))
 		}
 	}
-	list := func(key string, values []string) { b.WriteString(yamlList(key, values)) }
-	one("source", f.Source, "")
-	one("target", f.Target, "")
 	if f.Choice.Some {
 		list("include", f.Choice.Include)
 	}
 	list("exclude", f.Choice.Exclude)
 	list("rename", f.Choice.Rename)
-	for _, t := range f.Texts {
-		list(t.Key, lined(t.Text))
-	}
-	for _, o := range f.Options {
-		one(o.Key, o.Value, o.Values[0])
-	}
-	for _, a := range f.Allows {
-		if a.On {
-			fmt.Fprintf(&b, "%s: true\n", a.Key)
+	for s := range f.fields() {
+		if s.Values == nil {
+			list(s.Key, lined(s.Value))
+		} else if s.Value != s.Values[0] {
+			fmt.Fprintf(&b, "%s: %s\n", s.Key, s.Value)
 		}
 	}
 	if more := strings.TrimSpace(f.More); more != "" {
@@ -83,10 +75,10 @@ func yamlList(key string, values []string) string {
 	return text
 }
 
-// fill takes over the settings of a definition. It reports whether the form stands for just these.
 func (f *wizard) fill(text string) bool {
 	given := slices.DeleteFunc(config.ReadSettings(text), func(s config.Given) bool {
-		return len(s.Values) == 1 && s.Values[0] == f.usual(s.Name)
+		field := f.field(s.Name)
+		return field != nil && field.Values != nil && slices.Equal(s.Values, field.Values[:1])
 	})
 	for _, s := range given {
 		if !f.put(s.Name, s.Values) {
@@ -106,39 +98,10 @@ func (f *wizard) fill(text string) bool {
 	})
 }
 
-// usual returns what the form leaves out as the default of a setting.
-func (f *wizard) usual(name string) string {
-	for _, o := range f.Options {
-		if o.Key == name {
-			return o.Values[0]
-		}
-	}
-	if slices.ContainsFunc(f.Allows, func(a allow) bool { return a.Key == name }) {
-		return "false"
-	}
-	return "\x00" // no setting has it
-}
-
-// put sets a field of the form, and reports whether there is one.
 func (f *wizard) put(name string, values []string) bool {
 	one := strings.Join(values, "\n")
-	for i := range f.Texts {
-		if f.Texts[i].Key == name {
-			f.Texts[i].Text = one
-			return true
-		}
-	}
-	for i := range f.Options {
-		if f.Options[i].Key == name && slices.Contains(f.Options[i].Values, one) {
-			f.Options[i].Value = one
-			return true
-		}
-	}
-	for i := range f.Allows {
-		if f.Allows[i].Key == name {
-			f.Allows[i].On = one == "true"
-			return true
-		}
+	if s := f.field(name); s != nil {
+		return s.set(one)
 	}
 	switch name {
 	case "source":
@@ -157,7 +120,6 @@ func (f *wizard) put(name string, values []string) bool {
 	return true
 }
 
-// lined returns the lines of a text that are not empty.
 func lined(text string) (out []string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" {

@@ -37,10 +37,8 @@ func foreign(text string) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // each part is escaped
 }
 
-// advice shows a text of the service, with settings of a job in place of flags.
 func advice(text string) template.HTML { return foreign(config.ForJobs(text)) }
 
-// lines shows a text of several lines, for a pre element.
 func lines(text string) template.HTML {
 	return template.HTML(marked(text, "\n\t")) //nolint:gosec // each part is escaped
 }
@@ -63,7 +61,6 @@ func marked(text, keep string) string {
 	return b.String()
 }
 
-// short cuts a text to n characters.
 func short(text string, n int) string {
 	if utf8.RuneCountInString(text) <= n {
 		return text

@@ -14,20 +14,15 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// verificationRow is a verification in a list, or at the head of its page.
 type verificationRow struct {
-	service.Verification
-	ID          string
-	State       service.VerifyState
+	*service.Verification
 	Sample      string // what it compares
 	Progress    bar
 	Read        string
 	Differences int64
 	Schema      int64
-	Open        bool
 }
 
-// verifyPage is the page of a job's verifications.
 type verifyPage struct {
 	Job      string
 	Operator bool
@@ -36,7 +31,7 @@ type verifyPage struct {
 }
 
 func verificationRowOf(v *service.Verification) verificationRow {
-	row := verificationRow{Verification: *v, ID: v.Wish.ID, State: v.State(), Sample: "all", Open: v.Open()}
+	row := verificationRow{Verification: v, Sample: "all"}
 	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
 		row.Sample = fmt.Sprintf("%g%%", p)
 	}
@@ -53,19 +48,14 @@ func verificationRowOf(v *service.Verification) verificationRow {
 		p := r.Progress
 		row.Differences, row.Schema = p.Differences, r.Schema
 		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
-		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
-			row.State == service.VerifyDifferent))
+		percent := int(100 * format.Share(p.Docs, p.DocsTotal, v.State() == service.VerifySame ||
+			v.State() == service.VerifyDifferent))
 		if row.Sample != "all" { // the total of documents is that of all
 			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))
 		}
 		row.Progress = bar{Name: "compared", Percent: percent, Text: strconv.Itoa(percent) + "%"}
 	}
 	return row
-}
-
-// verifications is the page of a job's verifications.
-func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showVerifications(w, r, v, fine())
 }
 
 func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
@@ -91,14 +81,13 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 	return c.say(w, "verification", f, what)
 }
 
-// verify is the form of a verification.
 func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	o, err := verifyOptions(r)
-	if err != nil {
-		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
+	var made *service.Verification
+	if err == nil {
+		made, _, err = c.Desk.Verify(r.Context(), v.who, name, "", o)
 	}
-	made, _, err := c.Desk.Verify(r.Context(), v.who, name, "", o)
 	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
@@ -109,7 +98,6 @@ func verificationPath(job, id string) string {
 	return "/jobs/" + url.PathEscape(job) + "/verification/" + url.PathEscape(id)
 }
 
-// verifyOptions reads the form of a verification.
 func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	if o.SamplePercent, err = percent(r); err != nil {
 		return o, err
@@ -122,11 +110,10 @@ func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	return o, err
 }
 
-// number parses a field of a form; an empty one is 0. what describes the field in the error.
 func number[T any](r *http.Request, field, what string, parse func(string) (T, error)) (T, error) {
 	n, err := parse(cmp.Or(strings.TrimSpace(r.PostForm.Get(field)), "0"))
 	if err != nil {
-		return n, fmt.Errorf("%q is not a %s", r.PostForm.Get(field), what)
+		return n, said{http.StatusUnprocessableEntity, fmt.Sprintf("%q is not a %s", r.PostForm.Get(field), what), ""}
 	}
 	return n, nil
 }
@@ -145,14 +132,13 @@ func byteRate(r *http.Request, field string) (int64, error) {
 	})
 }
 
-// verifySchedule is the form of the schedule; every 0 ends it.
 func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	s, err := scheduleOf(r)
-	if err != nil {
-		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
+	if err == nil {
+		_, err = c.Desk.ScheduleVerifications(r.Context(), v.who, name, s)
 	}
-	if _, err := c.Desk.ScheduleVerifications(r.Context(), v.who, name, s); err != nil {
+	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
 	return lead(w, r, "/jobs/"+url.PathEscape(name)+"/verification?done=1")
@@ -171,7 +157,6 @@ func scheduleOf(r *http.Request) (*service.VerifySchedule, error) {
 	return &s, err
 }
 
-// verifiedPage is the page of a verification.
 type verifiedPage struct {
 	Job      string
 	Operator bool
@@ -182,11 +167,6 @@ type verifiedPage struct {
 	// Names identify the differences in a repair; "" if one cannot be repaired.
 	Names      []string
 	Repairable bool // some can be repaired, and the visitor may
-	Repair     *service.Repair
-}
-
-func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) error {
-	return c.showVerification(w, r, v, fine())
 }
 
 func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
@@ -203,15 +183,13 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 			p.Names, p.Repairable = append(p.Names, one), p.Repairable || p.Operator && one != ""
 		}
 	}
-	p.Repair = one.Repair()
 	f := c.page(v, "job", "Verification of "+name, p)
-	if p.Row.Open {
+	if p.Row.Open() {
 		f.Live = verificationPath(name, id)
 	}
 	return c.say(w, "verified", f, what)
 }
 
-// cancelVerification is the form that cancels one.
 func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PathValue("id")
 	if _, err := c.Desk.CancelVerification(r.Context(), v.who, name, id); err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/test/hubtest"
 )
 
@@ -94,8 +96,9 @@ func TestVerificationPages(t *testing.T) {
 		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{
 		Collections: []service.VerifiedCollection{{NS: "a." + hostile, TargetNS: "a.b", Differences: 3}}, WithValues: true,
 		Notes:  []string{hostile},
-		Schema: []service.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}},
-		Differences: []service.DocumentDifference{{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content",
+		Schema: []verify.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}},
+		Differences: []service.DocumentDifference{{RepairDocument: service.RepairDocument{NS: hostile,
+			TargetNS: hostile, ID: hostile, Kind: "content"},
 			Fields: []string{hostile}, Source: "source " + hostile, Target: "target " + hostile, Cut: true}}})
 	_, page = op.get("/jobs/shop.a/verification/" + id)
 	want(t, page, "source &lt;script&gt;", "target &lt;script&gt;", "2 more documents differ", "Shown in part")
@@ -169,19 +172,19 @@ func TestLetterPages(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var retried []string
-	one := service.Letter{ID: "shop.a/5f2b/1700000000:1", NS: hostile, Document: hostile, State: "open", Cause: hostile,
+	one := deadletter.Listed{ID: "shop.a/5f2b/1700000000:1", NS: hostile, Document: hostile, State: "open", Cause: hostile,
 		Reason: "reason " + hostile, Index: hostile, Time: time.Now()}
 	r.answers("w1", func(q *service.Question) service.Answer {
 		var body any
 		switch q.What {
 		case service.AskLetters:
-			body = service.Letters{Letters: []service.Letter{one}, Next: one.ID}
+			body = service.Letters{Letters: []deadletter.Listed{one}, Next: one.ID}
 		case service.AskLetter:
 			if q.Letters.ID != one.ID {
 				return service.Answer{Code: service.NoSuchLetter, Error: "there is none"}
 			}
 			raw := json.RawMessage(`{"text": "document ` + strings.ReplaceAll(hostile, "\x1b", `\u001b`) + `"}`)
-			body = service.WholeLetter{Letter: one, Whole: raw, SameID: json.RawMessage("null"), Other: raw}
+			body = service.WholeLetter{Listed: one, Whole: raw, SameID: json.RawMessage("null"), Other: raw}
 		case service.AskLettersExport:
 			if q.Letters.Offset == 0 {
 				body = service.LettersPiece{Lines: []byte(`{"a":`), Next: &service.LetterFilter{Offset: 5}}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 )
@@ -37,7 +38,6 @@ const (
 	stepStart   = "start"
 )
 
-// step is one in the list of steps.
 type step struct{ Key, Title string }
 
 func steps() []step {
@@ -54,20 +54,19 @@ func (f *wizard) Beside(places int) (s step) {
 	return s
 }
 
-// ruleText has the rules of one kind, one per line.
-type ruleText struct{ Key, Label, Example, Text string }
-
-// option is a setting that takes one of a few words; the first is the default.
-type option struct {
-	Key, Label string
-	Values     []string
-	Value      string
+// setting is one of Values, of which the first is the default, or else rules, one per line.
+type setting struct {
+	Key, Label, Example string
+	Values              []string
+	Value               string
 }
 
-// allow is a setting that lets a check pass.
-type allow struct {
-	Key, Label string
-	On         bool
+func (s *setting) set(value string) bool {
+	if s.Values != nil && !slices.Contains(s.Values, value) {
+		return false
+	}
+	s.Value = value
+	return true
 }
 
 // wizard is the form of a new job. It carries the whole draft from step to step.
@@ -76,10 +75,8 @@ type wizard struct {
 	Name, Labels, Source, Target string
 	Choice                       choice
 	Search, After                string
-	Texts                        []ruleText
 	Sample                       string // the collection whose documents are shown
-	Options                      []option
-	Allows                       []allow
+	Texts, Options, Allows       []setting
 	More                         string
 	Paused                       bool
 	// Edit changes the job of this name instead of making one.
@@ -88,7 +85,7 @@ type wizard struct {
 
 func newWizard() *wizard {
 	f := &wizard{Step: stepConnect,
-		Texts: []ruleText{
+		Texts: []setting{
 			{Key: "filter", Label: "Filters: copy only documents that match", Example: `shop.orders={"state": {"$ne": "draft"}}`},
 			{Key: "fields", Label: "Fields: map the fields of documents",
 				Example: `shop.customers={"mask": {"card": {"last": 4}}}`},
@@ -96,24 +93,49 @@ func newWizard() *wizard {
 			{Key: "soft-delete", Label: "Soft delete: keep deleted documents, with the deletion time in a field",
 				Example: "shop.orders=deletedAt"},
 		},
-		Options: []option{
+		Options: []setting{
 			{Key: "mode", Label: "Mode", Values: []string{"all", "full", "structure"}},
 			{Key: onExisting, Label: "If the target has a collection already", Values: []string{"fail", "merge", "drop"}},
 			{Key: "on-conflict", Label: "If the target refuses a document", Values: []string{"stop", "skip", "overwrite"}},
 		},
-		Allows: []allow{
+		Allows: []setting{
 			{Key: "allow-downgrade", Label: "the target may be older than the source"},
 			{Key: "allow-missing", Label: "patterns may match nothing yet"},
 			{Key: "allow-overlap", Label: "other jobs may have the same collections of the target"},
 			{Key: "allow-shard", Label: "source or target may be one shard of a sharded cluster"},
 		}}
-	for i := range f.Options {
-		f.Options[i].Value = f.Options[i].Values[0]
+	for i := range f.Allows {
+		f.Allows[i].Values = []string{"false", "true"}
+	}
+	for s := range f.fields() {
+		if s.Values != nil {
+			s.Value = s.Values[0]
+		}
 	}
 	return f
 }
 
-// draft is the job that the form describes.
+func (f *wizard) fields() iter.Seq[*setting] {
+	return func(yield func(*setting) bool) {
+		for _, list := range [][]setting{f.Texts, f.Options, f.Allows} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (f *wizard) field(key string) *setting {
+	for s := range f.fields() {
+		if s.Key == key {
+			return s
+		}
+	}
+	return nil
+}
+
 func (f *wizard) draft() (d service.Definition, _ error) {
 	labels, err := service.ParseLabels(strings.Fields(f.Labels))
 	switch {
@@ -152,17 +174,10 @@ func (f *wizard) read(form url.Values) error {
 	f.Search, f.Sample, f.Paused = text("q"), text("sample"), form.Get("paused") != ""
 	f.Edit = form.Get("edit") != ""
 	f.More = strings.ReplaceAll(form.Get("more"), "\r\n", "\n")
-	for i := range f.Texts {
-		f.Texts[i].Text = strings.ReplaceAll(form.Get(f.Texts[i].Key), "\r\n", "\n")
-	}
-	for i := range f.Options {
-		o := &f.Options[i]
-		if o.Value = o.Values[0]; slices.Contains(o.Values, form.Get(o.Key)) {
-			o.Value = form.Get(o.Key)
+	for s := range f.fields() {
+		if !s.set(strings.ReplaceAll(form.Get(s.Key), "\r\n", "\n")) {
+			s.Value = s.Values[0]
 		}
-	}
-	for i := range f.Allows {
-		f.Allows[i].On = form.Get(f.Allows[i].Key) != ""
 	}
 	var err [4]error
 	f.Choice.Some = form.Get("some") != ""
@@ -222,22 +237,13 @@ func oneLine(s string) string {
 	}, s))
 }
 
-// pass takes a setting that lets a check pass.
 func (f *wizard) pass(setting string) {
 	key, value, _ := strings.Cut(setting, ": ")
-	for i := range f.Allows {
-		if f.Allows[i].Key == key {
-			f.Allows[i].On = true
-		}
-	}
-	for i := range f.Options {
-		if o := &f.Options[i]; o.Key == key && slices.Contains(o.Values, value) {
-			o.Value = value
-		}
+	if s := f.field(key); s != nil {
+		s.set(value)
 	}
 }
 
-// newJob is the page of a new job.
 type newJob struct {
 	*wizard
 	Steps    []step
@@ -255,14 +261,12 @@ type newJob struct {
 	Open  bool
 }
 
-// treeDB is a database in the tree.
 type treeDB struct {
 	Name, Code, To string
 	Kept           bool
 	Rows           []treeRow
 }
 
-// treeRow is a collection in the tree.
 type treeRow struct {
 	service.InspectedCollection
 	Short, Code, To string
@@ -302,7 +306,6 @@ func mayMake(v *visit) error {
 		"ask for a token of the role admin"}
 }
 
-// newPage is the form of a new job, of a copy, or of a job that is edited.
 func (c *console) newPage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if err := mayMake(v); err != nil {
 		return err
@@ -319,33 +322,33 @@ func (c *console) newPage(w http.ResponseWriter, r *http.Request, v *visit) erro
 		}
 		p.take(&j.Definition, q.Has("edit"))
 	}
-	return c.showNew(w, v, p, fine())
+	return c.showNew(w, v, p, nil)
 }
 
 // take fills the form from a definition, which also has a form of its own where the steps cannot hold all settings.
 func (p *newJob) take(d *service.Definition, edit bool) {
-	name, labels := d.Name, []string{}
+	name := d.Name
 	if !edit {
 		name += "-copy"
-	}
-	for _, key := range slices.Sorted(maps.Keys(d.Labels)) {
-		labels = append(labels, key+"="+d.Labels[key])
 	}
 	if !p.fill(d.Settings) {
 		p.wizard = newWizard()
 		p.Open, p.Plain.Settings = true, d.Settings
 	}
-	p.Name, p.Labels, p.Edit = name, strings.Join(labels, " "), edit
+	p.Name, p.Labels, p.Edit = name, strings.Join(service.LabelTexts(d.Labels), " "), edit
 	p.Plain.Name, p.Plain.Labels, p.Plain.Edit = name, p.Labels, edit
 }
 
-func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, what said) error {
+func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, err error) error {
+	if e, ok := errors.AsType[*operate.Error](err); ok {
+		p.Problems = e.Problems
+	}
 	p.Steps, p.YAML = steps(), p.settings()
 	title := "New job"
 	if p.Edit {
 		title = "Edit " + p.Name
 	}
-	return c.say(w, "new", c.page(v, "new", title, p), what)
+	return c.say(w, "new", c.page(v, "new", title, p), c.outcome(err))
 }
 
 // shape is the form of a new job: each of its buttons leads to a step, or does what the
@@ -378,26 +381,15 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 	if done {
 		return nil
 	}
-	what := fine()
-	if err != nil {
-		if e, ok := errors.AsType[*operate.Error](err); ok {
-			p.Problems = e.Problems
-		}
-		what = c.refusal(err)
-	}
-	return c.showNew(w, v, p, what)
+	return c.showNew(w, v, p, err)
 }
 
-// patient gives a request the time that a worker may need for a draft.
 func patient(w http.ResponseWriter, r *http.Request) (*http.Request, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), draftTime)
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{}) // when it passes, the request is canceled
-	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + 20*time.Second))
+	server.Extend(w, draftTime+20*time.Second)
 	return r.WithContext(ctx), cancel
 }
 
-// doStep does what a button is for. done reports that the reply is written.
 func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *newJob, do string) (done bool,
 	err error) {
 	switch do {
@@ -453,7 +445,6 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 	return false, err
 }
 
-// begin makes the job, or asks first.
 func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
 	d service.Definition) (done bool, err error) {
 	p.Step = stepStart

@@ -112,7 +112,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%q: %v", n, err)
 		}
 	}
-	f.Texts[0].Text = "a.b={\"x\": {\"$ne\": \"it's\"}}\n\n"
+	f.Texts[0].Value = "a.b={\"x\": {\"$ne\": \"it's\"}}\n\n"
 	f.pass("on-existing: merge")
 	f.pass("allow-missing: true")
 	f.pass("mode: sideways")

@@ -8,13 +8,12 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
@@ -89,16 +88,12 @@ type Notice struct {
 // Notices calls take with each notice for a receiver, in order, until ctx ends. Of all processes only one does so at a
 // time. A notice is repeated if take fails, or if the process ends before take returns.
 func (a *Alerts) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
-	for {
-		err := a.notices(ctx, receiver, take)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	return retry.Again(ctx, time.Second, time.Second, func(err error, _ time.Duration) bool {
+		if ctx.Err() == nil {
+			a.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
 		}
-		a.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
-		if err := pace.Pause(ctx, time.Second); err != nil {
-			return err
-		}
-	}
+		return true
+	}, func() error { return a.notices(ctx, receiver, take) })
 }
 
 func (a *Alerts) notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
@@ -138,21 +133,16 @@ func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context
 	if meta, err := m.Metadata(); err == nil {
 		n.At = meta.Timestamp
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	taking, end := context.WithCancel(gctx)
-	taken := false
-	g.Go(func() error {
-		defer end()
-		err := take(gctx, n)
-		taken = err == nil
-		return err
-	})
-	g.Go(func() error {
+	taking, end := context.WithCancel(ctx)
+	var holding sync.WaitGroup
+	holding.Go(func() {
 		// An error means that NATS repeats the message.
 		_ = retry.Every(taking, noticeTime/4, func() error { _ = m.InProgress(); return nil })
-		return nil
 	})
-	if err := g.Wait(); !taken {
+	err := take(ctx, n)
+	end()
+	holding.Wait()
+	if err != nil {
 		_ = m.Nak() // else another process waits noticeTime
 		return err
 	}

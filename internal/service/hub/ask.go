@@ -32,28 +32,19 @@ const (
 // ErrNoAnswer reports that a worker is absent or silent.
 var ErrNoAnswer = errors.New("the worker does not answer")
 
-// Ask sends a question to a worker and returns its answer.
-func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, error) {
+// AskFor sends a question to a worker and reads the body of its answer. A refusal is in the answer, without an error.
+func AskFor[T any](ctx context.Context, h *Hub, worker string, question []byte) (*T, service.Answer, error) {
+	var a service.Answer
+	out := new(T)
 	m, err := h.conn.RequestWithContext(ctx, subjectAsk+worker, question)
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) ||
 		errors.Is(err, context.DeadlineExceeded) {
 		err = errors.Join(ErrNoAnswer, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask worker %s: %w", worker, err)
+		return nil, a, fmt.Errorf("ask worker %s: %w", worker, err)
 	}
-	return m.Data, nil
-}
-
-// AskFor sends a question to a worker and reads the body of its answer. A refusal is in the answer, without an error.
-func AskFor[T any](ctx context.Context, h *Hub, worker string, question []byte) (*T, service.Answer, error) {
-	var a service.Answer
-	out := new(T)
-	raw, err := h.Ask(ctx, worker, question)
-	if err != nil {
-		return nil, a, err
-	}
-	if err = json.Unmarshal(raw, &a); err == nil && a.Code == "" {
+	if err = json.Unmarshal(m.Data, &a); err == nil && a.Code == "" {
 		err = json.Unmarshal(a.Body, out)
 	}
 	return out, a, mongo.Wrap(err, "read the answer of worker %s", worker)

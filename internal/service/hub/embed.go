@@ -144,7 +144,6 @@ func (e *Embedded) running() *server.Server {
 	return e.server
 }
 
-// InProcessConn implements nats.InProcessConnProvider.
 func (e *Embedded) InProcessConn() (net.Conn, error) { return e.running().InProcessConn() }
 
 func lockDir(dir string) (*os.File, error) {
@@ -186,12 +185,13 @@ func (l serverLog) say(level slog.Level, format string, v []any) {
 }
 
 // Noticef and the others implement server.Logger.
+// The methods of server.Logger.
+
 func (l serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-
-// Warnf implements server.Logger.
-func (l serverLog) Warnf(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-
-// Fatalf implements server.Logger.
+func (l serverLog) Warnf(format string, v ...any)   { l.say(slog.LevelDebug, format, v) }
+func (l serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelWarn, format, v) }
+func (l serverLog) Debugf(string, ...any)           {}
+func (l serverLog) Tracef(string, ...any)           {}
 func (l serverLog) Fatalf(format string, v ...any) {
 	l.say(slog.LevelError, format, v)
 	select {
@@ -199,12 +199,3 @@ func (l serverLog) Fatalf(format string, v ...any) {
 	default:
 	}
 }
-
-// Errorf implements server.Logger.
-func (l serverLog) Errorf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }
-
-// Debugf implements server.Logger.
-func (l serverLog) Debugf(string, ...any) {}
-
-// Tracef implements server.Logger.
-func (l serverLog) Tracef(string, ...any) {}

@@ -194,7 +194,6 @@ const (
 	errWrongRevision jetstream.ErrorCode = 10164 // does not name the right one
 )
 
-// make creates what is missing, and sets the replicas of the rest.
 func (h *Hub) make(ctx context.Context, replicas int) error {
 	for _, b := range h.buckets() {
 		b.Replicas = replicas

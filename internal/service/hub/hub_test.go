@@ -226,7 +226,8 @@ func TestStoreOutlivesItsProcess(t *testing.T) {
 	if d, err := h.Jobs.Definition(t.Context(), "a"); err != nil || d.Settings != definition("a").Settings {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if trail, err := h.Audit.Trail(t.Context(), "a", 0, 10); err != nil || len(trail) != 1 || trail[0].What != "create" {
+	if trail, err := h.Audit.Trail(t.Context(), "a", service.Page{Limit: 10}); err != nil || len(trail) != 1 ||
+		trail[0].What != "create" {
 		t.Errorf("%+v, %v", trail, err)
 	}
 }
@@ -339,7 +340,7 @@ func TestTrail(t *testing.T) {
 		}
 	}
 	list := func(job string, before uint64, limit int) (all string, last uint64) {
-		trail, err := h.Audit.Trail(t.Context(), job, before, limit)
+		trail, err := h.Audit.Trail(t.Context(), job, service.Page{Before: before, Limit: limit})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,12 +78,10 @@ func (w *Workers) Leave(ctx context.Context, name string) error {
 	return mongo.Wrap(w.present.Purge(ctx, name), "take leave of worker %s", name)
 }
 
-// Drain stores that a worker should return its jobs and take no others.
+// Drain stores that a worker should return its jobs and take no others; nil withdraws that.
 func (w *Workers) Drain(ctx context.Context, name string, d *service.Drain) error {
+	if d == nil {
+		return mongo.Wrap(w.drains.Purge(ctx, name), "take back the drain of worker %s", name)
+	}
 	return mongo.Wrap(put(ctx, w.drains, name, d), "drain worker %s", name)
-}
-
-// Undrain withdraws that.
-func (w *Workers) Undrain(ctx context.Context, name string) error {
-	return mongo.Wrap(w.drains.Purge(ctx, name), "take back the drain of worker %s", name)
 }

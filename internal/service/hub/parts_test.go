@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestStoredParts(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	p := &service.Point{From: begin, To: begin.Add(10 * time.Second), Seconds: 10}
-	for i := range service.MaxParts {
+	for i := range job.MaxParts {
 		p.Shards = append(p.Shards, service.Point{Name: fmt.Sprintf("shard-%04d", i), Seconds: 10,
 			Docs: service.NewAmount(41_000, 10), Bytes: service.NewAmount(45_000_000, 10),
 			Operations: service.NewAmount(8300, 10), AppliedBytes: service.NewAmount(740_000, 10),
@@ -30,7 +31,7 @@ func TestStoredParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(raw) / service.MaxParts; n > 200 {
+	if n := len(raw) / job.MaxParts; n > 200 {
 		t.Errorf("%d bytes for a shard and a router", n)
 	}
 	var one storedPoint

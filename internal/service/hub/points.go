@@ -30,8 +30,7 @@ type storedPoint struct {
 
 // storedPart is a shard or a router, with its seconds if they differ from the point's.
 type storedPart struct {
-	Shard  string `json:"s,omitempty"`
-	Router string `json:"r,omitempty"`
+	Name string `json:"s"`
 	storedFigures
 }
 
@@ -50,17 +49,12 @@ type storedFigures struct {
 // figure is written as an integer, or rounded to five digits.
 type figure float64
 
-// MarshalJSON implements json.Marshaler.
 func (f figure) MarshalJSON() ([]byte, error) {
 	v := float64(f)
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return strconv.AppendInt(nil, int64(v), 10), nil
 	}
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
-	if err != nil {
-		rounded = 0
-	}
-	return json.Marshal(rounded)
+	return strconv.AppendFloat(nil, v, 'g', 5, 64), nil
 }
 
 // figures are sum, lowest and highest rate of an amount, or mean, lowest, highest and seconds of a range.
@@ -87,36 +81,28 @@ func ranges(r service.Range, seconds float64) figures {
 }
 
 func (f figures) amount(seconds float64) service.Amount {
-	switch len(f) {
-	case 0:
-		return service.Amount{}
-	case 1, 2:
-		return service.NewAmount(int64(f[0]), seconds)
+	if len(f) < 3 {
+		return service.NewAmount(int64(append(f, 0)[0]), seconds)
 	}
 	return service.Amount{Sum: int64(f[0]), Least: float64(f[1]), Most: float64(f[2])}
 }
 
 func (f figures) span(seconds float64) service.Range {
-	switch len(f) {
-	case 0:
-		return service.Range{}
-	case 1, 2, 3:
-		return service.NewRange(float64(f[0]), seconds)
+	if len(f) < 4 {
+		return service.NewRange(float64(append(f, -1)[0]), seconds)
 	}
 	return service.Range{Mean: float64(f[0]), Least: float64(f[1]), Most: float64(f[2]), Seconds: float64(f[3])}
 }
 
 func stored(p *service.Point) *storedPoint {
-	out := &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0)}
-	for i := range p.Shards {
-		out.Shards = append(out.Shards,
-			storedPart{Shard: p.Shards[i].Name, storedFigures: figuresOf(&p.Shards[i], p.Seconds)})
+	parts := func(list []service.Point) (all []storedPart) {
+		for i := range list {
+			all = append(all, storedPart{list[i].Name, figuresOf(&list[i], p.Seconds)})
+		}
+		return all
 	}
-	for i := range p.Routers {
-		out.Routers = append(out.Routers,
-			storedPart{Router: p.Routers[i].Name, storedFigures: figuresOf(&p.Routers[i], p.Seconds)})
-	}
-	return out
+	return &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0),
+		Shards: parts(p.Shards), Routers: parts(p.Routers)}
 }
 
 // figuresOf omits Seconds if they equal those of the whole point.
@@ -134,12 +120,13 @@ func figuresOf(p *service.Point, seconds float64) storedFigures {
 func (s *storedPoint) point() *service.Point {
 	p := s.named("", 0)
 	p.From, p.To = time.UnixMilli(s.From).UTC(), time.UnixMilli(s.To).UTC()
-	for i := range s.Shards {
-		p.Shards = append(p.Shards, s.Shards[i].named(s.Shards[i].Shard, s.Seconds))
+	parts := func(list []storedPart) (all []service.Point) {
+		for i := range list {
+			all = append(all, list[i].named(list[i].Name, s.Seconds))
+		}
+		return all
 	}
-	for i := range s.Routers {
-		p.Routers = append(p.Routers, s.Routers[i].named(s.Routers[i].Router, s.Seconds))
-	}
+	p.Shards, p.Routers = parts(s.Shards), parts(s.Routers)
 	return &p
 }
 
@@ -209,18 +196,18 @@ func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration,
 		})
 }
 
-// Points returns figures in [from, to), in spans of step. It reads the longest points up to step, and shorter ones for
+// Points returns figures of a period in spans of step. It reads the longest points up to step, and shorter ones for
 // the rest.
-func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket,
+func (r *Records) Points(ctx context.Context, uid string, in service.Period, step time.Duration) ([]service.Bucket,
 	error) {
-	from = from.Truncate(step)
+	in.From = in.From.Truncate(step)
 	buckets := service.NewBuckets(step)
 	for i := len(r.points) - 1; i >= 0; i-- {
 		if r.points[i].every > step && i > 0 {
 			continue
 		}
-		next := from
-		err := r.PointsOf(ctx, uid, r.points[i].every, service.Period{From: from, To: to}, func(p *service.Point) {
+		next := in.From
+		err := r.PointsOf(ctx, uid, r.points[i].every, in, func(p *service.Point) {
 			buckets.Add(p)
 			if p.To.After(next) {
 				next = p.To
@@ -229,7 +216,7 @@ func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, st
 		if err != nil {
 			return nil, err
 		}
-		from = next
+		in.From = next
 	}
 	return buckets.List(), nil
 }

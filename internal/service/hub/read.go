@@ -98,7 +98,6 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 	return last, pending == "0", nil
 }
 
-// trail is a stream of entries with their sequence.
 type trail[T any] struct {
 	*streams
 	stream jetstream.Stream
@@ -123,7 +122,7 @@ func (t *trail[T]) newest(ctx context.Context, subject string, page service.Page
 		if end-first > size {
 			from = end - size
 		}
-		part, err := t.last(ctx, info.Config.Name, subject, window{from, end}, page.Limit-len(list))
+		part, err := t.last(ctx, subject, from, end, page.Limit-len(list))
 		if err != nil {
 			return nil, err
 		}
@@ -140,21 +139,18 @@ func (t *trail[T]) newest(ctx context.Context, subject string, page service.Page
 	return list, nil
 }
 
-type window struct{ from, end uint64 }
-
-// last returns up to limit last messages of a subject in a window, the oldest first.
-func (s *streams) last(ctx context.Context, stream, subject string, in window, limit int) ([]*jetstream.RawStreamMsg,
-	error) {
-	var part []*jetstream.RawStreamMsg
-	err := s.forward(ctx, stream, subject, start{seq: in.from, most: int(min(batchSize, in.end-in.from))},
+// last returns up to limit last messages of a subject from one up to another, the oldest first.
+func (t *trail[T]) last(ctx context.Context, subject string, from, end uint64,
+	limit int) (part []*jetstream.RawStreamMsg, err error) {
+	err = t.forward(ctx, t.stream.CachedInfo().Config.Name, subject, start{seq: from, most: int(min(batchSize, end-from))},
 		func(m *jetstream.RawStreamMsg) (bool, error) {
-			if m.Sequence >= in.end {
+			if m.Sequence >= end {
 				return true, nil
 			}
 			if part = append(part, m); len(part) >= 2*limit {
 				part = slices.Delete(part, 0, len(part)-limit)
 			}
-			return m.Sequence == in.end-1, nil
+			return m.Sequence == end-1, nil
 		})
 	return part[max(len(part)-limit, 0):], err
 }

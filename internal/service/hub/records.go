@@ -68,11 +68,10 @@ func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry
 	return r.publish(ctx, subjectEvents+"."+string(e.Kind)+"."+uid, id, e)
 }
 
-// Entries returns up to limit entries before one, the newest first; before 0 is the end, kind "" both.
-func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
-	limit int) ([]service.Entry, error) {
-	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid
-	list, err := r.log.newest(ctx, subject, service.Page{Before: before, Limit: limit})
+// Entries returns a page of a job's entries, the newest first; kind "" is both.
+func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, page service.Page) ([]service.Entry,
+	error) {
+	list, err := r.log.newest(ctx, subjectEvents+"."+cmp.Or(string(kind), "*")+"."+uid, page)
 	return list, mongo.Wrap(err, "read the log of a job")
 }
 
@@ -93,8 +92,8 @@ func (a *Audit) Note(ctx context.Context, c *service.Change) error {
 	return mongo.Wrap(err, "note %s of %s in the audit trail", c.What, about)
 }
 
-// Trail returns up to limit entries before one, the newest first; before 0 is the end, job "" all jobs.
-func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
-	list, err := a.newest(ctx, subjectAudit+"."+cmp.Or(job, ">"), service.Page{Before: before, Limit: limit})
+// Trail returns a page of entries, the newest first; job "" is all jobs.
+func (a *Audit) Trail(ctx context.Context, job string, page service.Page) ([]service.Change, error) {
+	list, err := a.newest(ctx, subjectAudit+"."+cmp.Or(job, ">"), page)
 	return list, mongo.Wrap(err, "read the audit trail")
 }

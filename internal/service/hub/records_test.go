@@ -36,7 +36,7 @@ func TestLongTrail(t *testing.T) {
 	before := h.conn.Stats()
 	var seen []string
 	for next, pages := uint64(0), 0; ; pages++ {
-		page, err := h.Audit.Trail(t.Context(), "", next, 1000)
+		page, err := h.Audit.Trail(t.Context(), "", service.Page{Before: next, Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestLongTrail(t *testing.T) {
 		t.Errorf("%d requests for %d entries", sent, n)
 	}
 	before = h.conn.Stats()
-	list, err := h.Audit.Trail(t.Context(), "rare", 0, 15)
+	list, err := h.Audit.Trail(t.Context(), "rare", service.Page{Limit: 15})
 	if err != nil || len(list) != 15 || list[0].What != fmt.Sprint(n-rare+7) || list[14].What != fmt.Sprint(n-15*rare+7) {
 		t.Errorf("%v: %d entries", err, len(list))
 	}
@@ -114,7 +114,7 @@ func TestPoints(t *testing.T) {
 	wg.Wait()
 	sum := func(uid string, step time.Duration) (total int64, seconds float64, list []service.Bucket) {
 		t.Helper()
-		list, err := h.Records.Points(ctx, uid, from, end.Add(time.Hour), step)
+		list, err := h.Records.Points(ctx, uid, service.Period{From: from, To: end.Add(time.Hour)}, step)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestEntries(t *testing.T) {
 	}
 	texts := func(kind service.EntryKind, before uint64, limit int) (all string, next uint64) {
 		t.Helper()
-		list, err := h.Records.Entries(ctx, "u1", kind, before, limit)
+		list, err := h.Records.Entries(ctx, "u1", kind, service.Page{Before: before, Limit: limit})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +198,7 @@ func TestEntries(t *testing.T) {
 		}
 	}
 	<-h.js.PublishAsyncComplete()
-	list, err := h.Records.Entries(ctx, "u1", "", 0, 3*maxOfJob)
+	list, err := h.Records.Entries(ctx, "u1", "", service.Page{Limit: 3 * maxOfJob})
 	if err != nil || len(list) != maxOfJob+1 || list[len(list)-1].Text != "a" || list[len(list)-2].Text != "10" {
 		t.Errorf("%d entries, %v", len(list), err)
 	}

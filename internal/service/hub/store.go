@@ -39,7 +39,6 @@ func read[T any](e jetstream.KeyValueEntry) (*T, error) {
 	return v, json.Unmarshal(e.Value(), v)
 }
 
-// get returns ErrNotFound if there is no value.
 func get[T any](ctx context.Context, kv jetstream.KeyValue, key string) (*T, error) {
 	e, err := kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {

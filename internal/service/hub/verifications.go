@@ -142,7 +142,7 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 
 func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
-		take(v, v.verified, key, e)
+		take(v, &v.verified, key, e)
 		return
 	}
 	key, ok := strings.CutPrefix(e.Key(), requested)
@@ -152,10 +152,9 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	w, err := read[service.VerifyWish](e)
 	v.change(func() {
 		job := key[:max(strings.LastIndexByte(key, '.'), 0)]
-		if v.requests[job] == nil {
-			v.requests[job] = map[string]*service.VerifyWish{}
-		}
-		set(v.requests[job], key, w, err == nil)
+		of := v.requests[job]
+		set(&of, key, w, err == nil)
+		set(&v.requests, job, of, true)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -45,13 +46,6 @@ type contents struct {
 	verified map[string]heard[service.VerifyReport]
 }
 
-func nothing() contents {
-	return contents{jobs: map[string]*service.Definition{}, reports: map[string]heard[service.Report]{},
-		leases: map[string]heard[service.Lease]{}, workers: map[string]heard[service.Worker]{},
-		drains: map[string]heard[service.Drain]{}, alerts: map[string]heard[service.Alert]{},
-		requests: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
-}
-
 // heard has the local time of a value: a message about the end of a lease may be lost.
 type heard[T any] struct {
 	of *T
@@ -60,8 +54,7 @@ type heard[T any] struct {
 
 // NewView makes an empty view.
 func (h *Hub) NewView() *View {
-	return &View{hub: h, contents: nothing(), changed: make(chan struct{}), defined: make(chan struct{}),
-		loaded: make(chan struct{})}
+	return &View{hub: h, changed: make(chan struct{}), defined: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run updates the view until ctx ends. It fails if it cannot read the store at first.
@@ -85,11 +78,10 @@ func (v *View) Run(ctx context.Context) error {
 			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
 				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
 		}
-		v.redefine(func() { v.contents = nothing() }) // everything is sent again
+		v.redefine(func() { v.contents = contents{} }) // everything is sent again
 	}
 }
 
-// errAnew reports a recreated store, whose changes old watchers do not see.
 var errAnew = errors.New("the store was made anew")
 
 // watch returns when the store is recreated.
@@ -99,29 +91,21 @@ func (v *View) watch(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	buckets, loaded := 0, make(chan struct{})
-	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry)) {
-		buckets++
-		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
+	buckets := map[jetstream.KeyValue]func(jetstream.KeyValueEntry){v.hub.Jobs.definitions: v.takeJob,
+		v.hub.Jobs.reports: into(v, &v.reports), v.hub.Leases.kv: into(v, &v.leases),
+		v.hub.Workers.present: into(v, &v.workers), v.hub.Workers.drains: into(v, &v.drains),
+		v.hub.Alerts.kv: into(v, &v.alerts), v.hub.Verifications.kv: v.takeVerification}
+	var loading atomic.Int64
+	loading.Store(int64(len(buckets)))
+	for kv, take := range buckets {
+		g.Go(func() error {
+			return v.follow(ctx, kv, take, sync.OnceFunc(func() {
+				if loading.Add(-1) == 0 {
+					v.once.Do(func() { close(v.loaded) })
+				}
+			}))
+		})
 	}
-	follow(v.hub.Jobs.definitions, v.takeJob)
-	follow(v.hub.Jobs.reports, into(v, v.reports))
-	follow(v.hub.Leases.kv, into(v, v.leases))
-	follow(v.hub.Workers.present, into(v, v.workers))
-	follow(v.hub.Workers.drains, into(v, v.drains))
-	follow(v.hub.Alerts.kv, into(v, v.alerts))
-	follow(v.hub.Verifications.kv, v.takeVerification)
-	g.Go(func() error {
-		for range buckets {
-			select {
-			case <-loaded:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		v.once.Do(func() { close(v.loaded) })
-		return nil
-	})
 	g.Go(func() error {
 		return retry.Every(ctx, v.hub.Leases.ttl/4, func() error {
 			if now, err := v.hub.identity(ctx); err == nil && now != id {
@@ -133,15 +117,15 @@ func (v *View) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes each change of a bucket, and sends to loaded after the first contents. Watchers survive outages.
-func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{},
-	take func(jetstream.KeyValueEntry)) error {
+// follow takes each change of a bucket, and calls loaded after the first contents. Watchers survive outages.
+func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, take func(jetstream.KeyValueEntry),
+	loaded func()) error {
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
 	}
 	defer func() { _ = w.Stop() }()
-	for loading := true; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -149,18 +133,11 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 			if !ok {
 				return fmt.Errorf("watch bucket %s: it has ended", kv.Bucket())
 			}
-			if e == nil && loading { // end of the first contents
-				loading = false
-				select {
-				case loaded <- struct{}{}:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
+			if e != nil {
+				take(e)
+			} else { // the end of the first contents
+				loaded()
 			}
-			if e == nil {
-				continue
-			}
-			take(e)
 		}
 	}
 }
@@ -185,26 +162,30 @@ func (v *View) redefine(do func()) {
 	})
 }
 
-func set[T any](m map[string]T, key string, value T, there bool) {
-	delete(m, key)
-	if there {
-		m[key] = value
+func set[T any](m *map[string]T, key string, value T, there bool) {
+	if !there {
+		delete(*m, key)
+		return
 	}
+	if *m == nil {
+		*m = map[string]T{}
+	}
+	(*m)[key] = value
 }
 
 // take stores a value of a bucket in the view, if it can be read.
-func take[T any](v *View, m map[string]heard[T], key string, e jetstream.KeyValueEntry) {
+func take[T any](v *View, m *map[string]heard[T], key string, e jetstream.KeyValueEntry) {
 	one, err := read[T](e)
 	v.change(func() { set(m, key, heard[T]{one, time.Now()}, err == nil) })
 }
 
-func into[T any](v *View, m map[string]heard[T]) func(jetstream.KeyValueEntry) {
+func into[T any](v *View, m *map[string]heard[T]) func(jetstream.KeyValueEntry) {
 	return func(e jetstream.KeyValueEntry) { take(v, m, e.Key(), e) }
 }
 
 func (v *View) takeJob(e jetstream.KeyValueEntry) {
 	d, err := read[service.Definition](e)
-	v.redefine(func() { set(v.jobs, e.Key(), d, err == nil) })
+	v.redefine(func() { set(&v.jobs, e.Key(), d, err == nil) })
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "job", e.Key(), "error", err)
 	}
@@ -243,7 +224,6 @@ func (v *View) job(d *service.Definition) service.Job {
 	return service.Job{Definition: *d, Report: v.reports[d.Name].of, Lease: v.lease(Control(d.Name))}
 }
 
-// lease returns nil if no worker has the unit.
 func (v *View) lease(unit string) *service.Lease {
 	if l := v.leases[unit]; v.fresh(l.at) {
 		return l.of
@@ -251,7 +231,6 @@ func (v *View) lease(unit string) *service.Lease {
 	return nil
 }
 
-// fresh reports whether a value has not expired.
 func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.Leases.ttl+time.Second }
 
 // Jobs returns all jobs, by name.

@@ -17,7 +17,7 @@ import (
 func TestAfter(t *testing.T) {
 	v := (&Hub{}).NewView()
 	define := func(name string, there bool) {
-		v.redefine(func() { set(v.jobs, name, &service.Definition{Name: name}, there) })
+		v.redefine(func() { set(&v.jobs, name, &service.Definition{Name: name}, there) })
 	}
 	for _, i := range []int{3, 1, 4, 0, 2, 9, 7} {
 		define(fmt.Sprint("job", i), true)
@@ -66,8 +66,9 @@ func TestWorkersHaveWhatTheyLease(t *testing.T) {
 	v := (&Hub{Leases: Leases{ttl: time.Minute}}).NewView()
 	now := time.Now()
 	v.change(func() {
-		v.workers["w1"] = heard[service.Worker]{&service.Worker{Name: "w1", Jobs: []string{"b"}}, now}
-		v.workers["w2"] = heard[service.Worker]{&service.Worker{Name: "w2", Jobs: []string{}}, now}
+		v.leases = map[string]heard[service.Lease]{}
+		v.workers = map[string]heard[service.Worker]{"w1": {&service.Worker{Name: "w1", Jobs: []string{"b"}}, now},
+			"w2": {&service.Worker{Name: "w2", Jobs: []string{}}, now}}
 		for _, job := range []string{"b", "a"} {
 			v.leases[Control(job)] = heard[service.Lease]{&service.Lease{Worker: "w1"}, now}
 		}

@@ -186,7 +186,6 @@ func bodiless(err error) error {
 	return err
 }
 
-// plain removes characters that are not graphic.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {

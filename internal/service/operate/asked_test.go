@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // TestLettersAsked: the worker that runs the job is asked, or else the one with the fewest
@@ -27,7 +28,7 @@ func TestLettersAsked(t *testing.T) {
 				t.Errorf("%+v", q)
 			}
 			asked <- w.Name
-			return body(service.Letters{Letters: []service.Letter{{ID: "l1", Reason: "ada has it"}}, Next: "l1"})
+			return body(service.Letters{Letters: []deadletter.Listed{{ID: "l1", Reason: "ada has it"}}, Next: "l1"})
 		})
 		r.worker(w)
 	}
@@ -73,7 +74,7 @@ func TestLettersRefused(t *testing.T) {
 	codes := map[string]service.Answer{
 		"gone":  {Code: service.NoSuchLetter, Error: "no such letter"},
 		"busy":  {Code: service.NotNow, Error: "not now", Hint: "wait"},
-		"there": body(service.WholeLetter{Letter: service.Letter{ID: "there"}}), "odd": {Body: []byte(`[]`)},
+		"there": body(service.WholeLetter{Listed: deadletter.Listed{ID: "there"}}), "odd": {Body: []byte(`[]`)},
 	}
 	r.answers("w1", func(q service.Question) service.Answer { return codes[q.Letters.ID] })
 	_, err = r.Letter(ctx, c, "shop", "gone")
@@ -331,8 +332,10 @@ func TestSchedule(t *testing.T) {
 // differing are findings of two documents, of which one can be named.
 func differing() *service.Findings {
 	return &service.Findings{WithValues: true, Differences: []service.DocumentDifference{
-		{NS: "shop.a", TargetNS: "shop.b", ID: "1", Key: "k1", Kind: "content", Source: "ada", Target: "ada"},
-		{NS: "shop.a", TargetNS: "shop.b", ID: "2", Kind: "missing", Source: "ada"}},
+		{RepairDocument: service.RepairDocument{NS: "shop.a", TargetNS: "shop.b", ID: "1", Key: "k1", Kind: "content"},
+			Source: "ada", Target: "ada"},
+		{RepairDocument: service.RepairDocument{NS: "shop.a", TargetNS: "shop.b", ID: "2", Kind: "missing"},
+			Source: "ada"}},
 		Repaired: []service.RepairedDocument{{ID: "1", Why: "ada"}}}
 }
 

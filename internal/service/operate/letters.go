@@ -177,7 +177,6 @@ func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *servi
 		strings.Join(silent, ", "))
 }
 
-// able returns the workers that may run a job, the least loaded first.
 func able(v *hub.View, def *service.Definition) []service.Worker {
 	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
 	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })

@@ -116,7 +116,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkSettings refuses invalid settings, without resolving references.
 func checkSettings(name, settings string) error {
 	if len(settings) > service.MaxSettings {
 		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings),
@@ -188,7 +187,6 @@ func await(ctx context.Context, v *hub.View, has func() bool) {
 	}
 }
 
-// seen waits until the view has a definition newer than revision.
 func seen(ctx context.Context, v *hub.View, name string, revision uint64) {
 	await(ctx, v, func() bool { j := v.Job(name); return j != nil && j.Definition.Revision > revision })
 }
@@ -409,7 +407,7 @@ func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Chang
 }
 
 // Trail returns entries of the audit trail to admins (see hub.Audit.Trail).
-func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change,
+func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, page service.Page) ([]service.Change,
 	error) {
 	if err := allowed(c, service.Admin, name); err != nil {
 		return nil, err
@@ -417,5 +415,5 @@ func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before
 	if name == "" && len(c.Jobs) > 0 {
 		return nil, refuse(Forbidden, "ask for one job", "the trail of all jobs is not for a token of some jobs")
 	}
-	return d.Hub.Audit.Trail(ctx, name, before, limit)
+	return d.Hub.Audit.Trail(ctx, name, page)
 }

@@ -117,7 +117,7 @@ func (r *rig) worker(w service.Worker) {
 // trail is the newest entry of the audit trail.
 func (r *rig) trail() service.Change {
 	r.t.Helper()
-	list, err := r.Trail(r.t.Context(), caller(service.Admin), "", 0, 1)
+	list, err := r.Trail(r.t.Context(), caller(service.Admin), "", service.Page{Limit: 1})
 	if err != nil || len(list) != 1 {
 		r.t.Fatalf("%v %v", list, err)
 	}
@@ -201,7 +201,7 @@ func TestNames(t *testing.T) {
 	refusedAs(t, err, NotFound, "shop")
 	_, _, err = r.Create(ctx, admin, service.Definition{Name: "a b", Settings: someSettings})
 	refusedAs(t, err, Invalid, "a b")
-	if list, err := r.Trail(ctx, admin, "", 0, 10); err != nil || len(list) != 0 {
+	if list, err := r.Trail(ctx, admin, "", service.Page{Limit: 10}); err != nil || len(list) != 0 {
 		t.Errorf("%v %v", list, err)
 	}
 }
@@ -397,13 +397,13 @@ func TestTrail(t *testing.T) {
 	ctx := t.Context()
 	r.job("shop")
 	r.job("till")
-	_, err := r.Trail(ctx, caller(service.Operator), "shop", 0, 10)
+	_, err := r.Trail(ctx, caller(service.Operator), "shop", service.Page{Limit: 10})
 	refusedAs(t, err, Forbidden, "operator")
-	_, err = r.Trail(ctx, caller(service.Admin, "shop*"), "", 0, 10)
+	_, err = r.Trail(ctx, caller(service.Admin, "shop*"), "", service.Page{Limit: 10})
 	refusedAs(t, err, Forbidden, "all jobs")
-	_, err = r.Trail(ctx, caller(service.Admin, "shop*"), "till", 0, 10)
+	_, err = r.Trail(ctx, caller(service.Admin, "shop*"), "till", service.Page{Limit: 10})
 	refusedAs(t, err, NotFound, "till")
-	list, err := r.Trail(ctx, caller(service.Admin, "shop*"), "shop", 0, 10)
+	list, err := r.Trail(ctx, caller(service.Admin, "shop*"), "shop", service.Page{Limit: 10})
 	if err != nil || len(list) != 1 || list[0].Job != "shop" || list[0].Seq == 0 {
 		t.Errorf("%+v %v", list, err)
 	}

@@ -43,7 +43,7 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, in se
 			span.Round(time.Second), step, MaxPoints)
 	}
 	curve := &Curve{Period: in, Step: step}
-	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, in.From, in.To, step)
+	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, in, step)
 	return curve, err
 }
 
@@ -65,7 +65,7 @@ func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind ser
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, page.Before, page.Limit)
+	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, page)
 	return redacted(c, list, service.Entry.Redact), err
 }
 
@@ -119,12 +119,11 @@ func (d *Desk) Drain(ctx context.Context, c *service.Caller, name string, drain 
 		return nil, refuse(NotFound, "see the list of workers", "there is no worker %q", name)
 	}
 	w := &list[i]
+	var order *service.Drain
 	if drain {
-		err = d.Hub.Workers.Drain(ctx, name, &service.Drain{StartedAt: w.StartedAt, By: c.Name, At: d.Now().UTC()})
-	} else {
-		err = d.Hub.Workers.Undrain(ctx, name)
+		order = &service.Drain{StartedAt: w.StartedAt}
 	}
-	if err != nil {
+	if err = d.Hub.Workers.Drain(ctx, name, order); err != nil {
 		return nil, err
 	}
 	w.Draining = drain

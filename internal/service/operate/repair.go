@@ -110,8 +110,7 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	for i := range f.Differences {
 		one := &f.Differences[i]
 		if len(docs) < service.MaxRepair && what.Wants(one) {
-			docs = append(docs, service.RepairDocument{NS: one.NS, TargetNS: one.TargetNS, UUID: one.UUID, ID: one.ID,
-				Key: one.Key, Kind: one.Kind})
+			docs = append(docs, one.RepairDocument)
 		}
 	}
 	switch {
@@ -124,7 +123,6 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	return docs, nil
 }
 
-// repairable refuses jobs that cannot repair now.
 func repairable(v *hub.View, j *service.Job) error {
 	name, state, s := j.Definition.Name, j.State(), j.Status()
 	switch {

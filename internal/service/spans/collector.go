@@ -103,19 +103,15 @@ func (o *Options) secure() (*tls.Config, error) {
 	return secure, nil
 }
 
-// Start implements otlptrace.Client.
 func (c *collector) Start(context.Context) error { return nil }
 
-// Stop implements otlptrace.Client.
 func (c *collector) Stop(context.Context) error {
 	c.client.CloseIdleConnections()
 	return nil
 }
 
-// errBusy reports that a later try may succeed.
 var errBusy = errors.New("try again later")
 
-// UploadTraces implements otlptrace.Client.
 func (c *collector) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	// These are the bytes of ExportTraceServiceRequest, whose package needs gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})

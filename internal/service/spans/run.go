@@ -231,7 +231,6 @@ type teller struct {
 	code int
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (t *teller) WriteHeader(code int) {
 	if code >= 200 {
 		t.code = code
@@ -239,5 +238,4 @@ func (t *teller) WriteHeader(code int) {
 	t.ResponseWriter.WriteHeader(code)
 }
 
-// Unwrap serves http.ResponseController.
 func (t *teller) Unwrap() http.ResponseWriter { return t.ResponseWriter }

@@ -156,7 +156,6 @@ type quiet struct {
 	lost int
 }
 
-// ExportSpans implements sdk.SpanExporter.
 func (q *quiet) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := q.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil || ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {

@@ -24,20 +24,20 @@ var (
 
 // assist reads parts of other workers' copies and verifications, one at a time, unless this worker copies itself.
 func (w *Worker) assist(ctx context.Context) error {
-	rest := map[string]rest{} // by run
+	rests := map[string]rest{} // by run
 	for {
 		changed, _ := w.View.Changed()
-		if run, work := w.nextAssist(rest); work != nil {
-			r := rest[run]
+		if run, work := w.nextAssist(rests); work != nil {
+			r := rests[run]
 			began := time.Now()
 			err := work(ctx)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			rest[run] = r.next(began, err)
+			rests[run] = r.next(began, err)
 			continue
 		}
-		w.forgetRests(rest)
+		maps.DeleteFunc(rests, func(_ string, r rest) bool { return time.Since(r.until) > longestRest })
 		select {
 		case <-changed:
 		case <-time.After(lookEvery):
@@ -74,21 +74,6 @@ func (r rest) next(began time.Time, err error) rest {
 }
 
 func (r rest) waits() bool { return time.Now().Before(r.until) }
-
-func (w *Worker) forgetRests(rests map[string]rest) {
-	runs := map[string]bool{}
-	for _, j := range w.View.Jobs() {
-		if j.Lease != nil {
-			runs[j.Lease.Run] = true
-		}
-	}
-	for _, v := range w.View.OpenVerifications() {
-		if v.Lease != nil {
-			runs[v.Lease.Run] = true
-		}
-	}
-	maps.DeleteFunc(rests, func(run string, _ rest) bool { return !runs[run] })
-}
 
 func (w *Worker) nextAssist(rests map[string]rest) (run string, work func(context.Context) error) {
 	if w.draining() || !w.room() || w.copies() {

@@ -162,7 +162,7 @@ func TestDrafts(t *testing.T) {
 		Jobs: []string{"shop-*"}}, draftOf("")); code(err) != operate.NotFound {
 		t.Errorf("a name of others: %v", err)
 	}
-	trail, err := b.desk.Trail(t.Context(), b.admin, "draft", 0, 100)
+	trail, err := b.desk.Trail(t.Context(), b.admin, "draft", service.Page{Limit: 100})
 	b.ok(err)
 	refused := 0
 	for _, e := range trail {

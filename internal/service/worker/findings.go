@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/service"
@@ -49,8 +48,8 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 		c.leftOut++
 		return
 	}
-	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, UUID: service.UUIDText(d.UUID),
-		ID: service.Short(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
+	out := service.DocumentDifference{RepairDocument: service.RepairDocument{NS: d.NS, TargetNS: d.TargetNS,
+		UUID: service.UUIDText(d.UUID), ID: service.Short(d.ID.String(), idBytes), Kind: string(d.Kind)}, Fields: []string{}}
 	if len(source) == 1 && len(target) == 1 {
 		out.Fields = differing(source[0], target[0])
 	}
@@ -94,8 +93,7 @@ func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []
 }
 
 func (c *collector) findings(r *verify.Report) *service.Findings {
-	f := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: c.kept, DifferencesLeftOut: c.leftOut,
-		Schema:   []service.SchemaDifference{},
+	f := &service.Findings{Differences: c.kept, DifferencesLeftOut: c.leftOut,
 		Expected: len(r.Expected), WithValues: c.values}
 	slices.SortStableFunc(r.Collections,
 		func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) })
@@ -110,12 +108,11 @@ func (c *collector) findings(r *verify.Report) *service.Findings {
 			Rechecked: one.Rechecked, Settled: one.Settled, Differences: one.Differences}
 	}
 	f.Collections, f.CollectionsLeftOut = fitting(collectionsBytes, compared)
-	schema := make([]service.SchemaDifference, len(r.Schema))
-	for i, d := range r.Schema {
-		schema[i] = service.SchemaDifference{NS: d.NS, What: service.Short(d.What, detailBytes),
-			Detail: service.Short(d.Detail, detailBytes)}
+	for i := range r.Schema {
+		d := &r.Schema[i]
+		d.What, d.Detail = service.Short(d.What, detailBytes), service.Short(d.Detail, detailBytes)
 	}
-	f.Schema, f.SchemaLeftOut = fitting(schemaBytes, schema)
+	f.Schema, f.SchemaLeftOut = fitting(schemaBytes, r.Schema)
 	notes := make([]string, len(r.Notes))
 	for i, n := range r.Notes {
 		notes[i] = service.Short(n, detailBytes)
@@ -229,52 +226,38 @@ func valueText(v bson.RawValue) string {
 
 const hiddenText = "(hidden: a mask rule)"
 
-// hidden replaces values at some paths with a text.
+// hidden replaces values at some paths with a text. Of an unreadable document, which may hold masked ones, it shows
+// nothing.
 func hidden(doc []byte, paths []string) []byte {
 	if len(paths) == 0 {
 		return doc
 	}
-	out := bsoncore.NewDocumentBuilder()
-	for e, ok := range bsonraw.Fields(doc) {
-		if !ok {
-			return nil // unreadable values may be masked ones
-		}
-		name := string(e.Name)
-		var inner []string
-		hide := false
-		for _, p := range paths {
-			if p == name {
-				hide = true
-			} else if rest, ok := strings.CutPrefix(p, name+"."); ok {
-				inner = append(inner, rest)
-			}
-		}
-		v := bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}
-		switch {
-		case hide:
-			out.AppendString(name, hiddenText)
-		case len(inner) > 0:
-			out.AppendValue(name, hiddenIn(v, inner))
-		default:
-			out.AppendValue(name, v)
-		}
+	var d bson.D
+	if bson.Unmarshal(doc, &d) != nil {
+		return nil
 	}
-	return out.Build()
+	raw, _ := bson.Marshal(hiddenIn(d, paths)) // it was read as such
+	return raw
 }
 
-func hiddenIn(v bsoncore.Value, paths []string) bsoncore.Value {
-	switch v.Type {
-	case bsoncore.TypeEmbeddedDocument:
-		v.Data = hidden(v.Data, paths)
-	case bsoncore.TypeArray:
-		out := bsoncore.NewArrayBuilder()
-		for e, ok := range bsonraw.Fields(v.Data) {
-			if !ok {
-				return bsoncore.Value{Type: bsoncore.TypeNull}
+func hiddenIn(v any, paths []string) any {
+	switch v := v.(type) {
+	case bson.D:
+		for i, e := range v {
+			var inner []string
+			for _, p := range paths {
+				if rest, ok := strings.CutPrefix(p, e.Key+"."); ok {
+					inner = append(inner, rest)
+				}
 			}
-			out.AppendValue(hiddenIn(bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}, paths))
+			if v[i].Value = hiddenIn(e.Value, inner); slices.Contains(paths, e.Key) {
+				v[i].Value = hiddenText
+			}
 		}
-		v.Data = out.Build()
+	case bson.A:
+		for i := range v {
+			v[i] = hiddenIn(v[i], paths)
+		}
 	}
 	return v
 }

@@ -17,10 +17,8 @@ type jobLog struct {
 	fields []service.Field
 }
 
-// Enabled implements slog.Handler.
 func (h *jobLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
-// Handle implements slog.Handler.
 func (h *jobLog) Handle(_ context.Context, line slog.Record) error {
 	e := &service.Entry{At: line.Time.UTC(), Kind: service.KindLog, Level: levelName(line.Level), Text: line.Message,
 		Fields: slices.Clone(h.fields)}
@@ -32,7 +30,6 @@ func (h *jobLog) Handle(_ context.Context, line slog.Record) error {
 	return nil
 }
 
-// WithAttrs implements slog.Handler.
 func (h *jobLog) WithAttrs(list []slog.Attr) slog.Handler {
 	more := *h
 	more.fields = slices.Clone(h.fields)
@@ -42,7 +39,6 @@ func (h *jobLog) WithAttrs(list []slog.Attr) slog.Handler {
 	return &more
 }
 
-// WithGroup implements slog.Handler.
 func (h *jobLog) WithGroup(name string) slog.Handler {
 	more := *h
 	if name != "" {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -32,16 +32,12 @@ const (
 
 func (w *Worker) answer(ctx context.Context) error {
 	defer w.background.Wait()
-	for {
-		err := w.Hub.Answer(ctx, w.Name, w.reply)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	return retry.Again(ctx, lookEvery, lookEvery, func(err error, _ time.Duration) bool {
+		if ctx.Err() == nil {
+			w.Log.Warn("questions cannot be heard; trying again", "error", err)
 		}
-		w.Log.Warn("questions cannot be heard; trying again", "error", err)
-		if err := pace.Pause(ctx, lookEvery); err != nil {
-			return err
-		}
-	}
+		return true
+	}, func() error { return w.Hub.Answer(ctx, w.Name, w.reply) })
 }
 
 type refusal struct {
@@ -60,7 +56,7 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	err := json.Unmarshal(question, &q)
 	if err == nil {
 		var body any
-		if body, err = w.bounded(life, &q); err == nil {
+		if body, err = w.answered(life, &q); err == nil {
 			a.Body, err = service.PlainJSON(body)
 		}
 	}
@@ -80,17 +76,13 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	return raw
 }
 
-func (w *Worker) bounded(life context.Context, q *service.Question) (any, error) {
+// answered returns the body. life is the worker's, for work that outlasts the answer.
+func (w *Worker) answered(life context.Context, q *service.Question) (any, error) {
 	if q.Draft != nil {
 		return w.draft(life, q)
 	}
 	ctx, cancel := context.WithTimeout(life, answerTime)
 	defer cancel()
-	return w.answered(ctx, life, q)
-}
-
-// answered returns the body. life is the worker's, for work that outlasts the answer.
-func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, error) {
 	s, err := w.settings(ctx, q.Job, q.UID)
 	if err != nil {
 		return nil, err
@@ -129,7 +121,7 @@ func (l *lettersOf) chosen() deadletter.Filter {
 	return f
 }
 
-func shortened(l service.Letter) service.Letter {
+func shortened(l deadletter.Listed) deadletter.Listed {
 	for _, text := range []*string{&l.Document, &l.Reason, &l.Index, &l.Settled} {
 		*text = service.Short(*text, textBytes)
 	}
@@ -143,7 +135,7 @@ func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 	limit := min(max(l.filter.Limit, 1), maxLetters)
 	f := l.chosen()
 	f.Limit = int64(limit) + 1
-	out := &service.Letters{Letters: []service.Letter{}}
+	out := &service.Letters{Letters: []deadletter.Listed{}}
 	room := answerBytes
 	err := deadletter.Browse(ctx, l.target, f, false, func(raw bson.Raw) error {
 		read, err := deadletter.ReadSummary(raw)
@@ -172,7 +164,7 @@ func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
 	case found == nil:
 		return nil, l.missing()
 	}
-	return &service.WholeLetter{Letter: shortened(found.Listed), Whole: asJSON(found.Doc), SameID: asJSON(found.Same),
+	return &service.WholeLetter{Listed: shortened(found.Listed), Whole: asJSON(found.Doc), SameID: asJSON(found.Same),
 		Other: asJSON(found.Holder)}, nil
 }
 

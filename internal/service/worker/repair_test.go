@@ -133,7 +133,7 @@ func TestRepair(t *testing.T) {
 	}
 
 	// It is seen who has done it, and what has come of it.
-	trail, err := b.desk.Trail(t.Context(), b.admin, "job", 0, 100)
+	trail, err := b.desk.Trail(t.Context(), b.admin, "job", service.Page{Limit: 100})
 	b.ok(err)
 	for _, what := range []string{"repair 1 documents of verification found as one",
 		"repair 3 documents of verification found as all"} {

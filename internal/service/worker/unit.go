@@ -255,11 +255,11 @@ func (u *unit) secret(job, reference string) (string, error) {
 }
 
 func (u *unit) before() *service.Report {
-	j := u.worker.View.Job(u.name)
-	if j == nil || j.Report == nil || j.Report.UID != u.uid || j.Report.Run == u.lease.Run {
-		return nil
+	if j := u.worker.View.Job(u.name); j != nil && j.Report != nil && j.Report.UID == u.uid &&
+		j.Report.Run != u.lease.Run {
+		return j.Report
 	}
-	return j.Report
+	return nil
 }
 
 func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {

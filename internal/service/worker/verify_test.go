@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -369,7 +370,7 @@ func TestLetters(t *testing.T) {
 	_, err := source.Indexes().CreateOne(t.Context(), unique)
 	b.ok(err)
 	b.create("job", "letters", "on-conflict: skip\n")
-	ask := func(state string) []service.Letter {
+	ask := func(state string) []deadletter.Listed {
 		t.Helper()
 		l, err := b.desk.Letters(t.Context(), b.admin, "job", service.LetterFilter{State: state, Limit: 100})
 		b.ok(err)

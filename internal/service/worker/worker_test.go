@@ -414,7 +414,8 @@ func TestRecords(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(3 * time.Minute); ; {
 			var err error
-			list, err = h.Records.Points(ctx, uid, began, time.Now().Add(time.Minute), service.PointEvery)
+			list, err = h.Records.Points(ctx, uid, service.Period{From: began, To: time.Now().Add(time.Minute)},
+				service.PointEvery)
 			b.ok(err)
 			var d, o int64
 			for i := range list {
@@ -455,13 +456,13 @@ func TestRecords(t *testing.T) {
 	b.ok(err)
 	b.until("records", "its end", func(j *service.Job) bool { return j.State() == service.Finished && j.Lease == nil })
 	// The longer ones have it, too: they are written at the end.
-	hours, err := h.Records.Points(ctx, uid, began, time.Now().Add(time.Hour), time.Hour)
+	hours, err := h.Records.Points(ctx, uid, service.Period{From: began, To: time.Now().Add(time.Hour)}, time.Hour)
 	b.ok(err)
 	if p, err := h.Records.LastPoint(ctx, uid, time.Hour); err != nil || p == nil || len(hours) > 2 ||
 		hours[0].Docs.Sum != 3000 {
 		t.Errorf("%+v, %+v, %v", p, hours, err)
 	}
-	entries, err := h.Records.Entries(ctx, uid, "", 0, 1000)
+	entries, err := h.Records.Entries(ctx, uid, "", service.Page{Limit: 1000})
 	b.ok(err)
 	var events, lines []string
 	for _, e := range slices.Backward(entries) {
@@ -491,9 +492,9 @@ func TestRecords(t *testing.T) {
 	for b.desk.View.Job("records") != nil {
 		time.Sleep(20 * time.Millisecond)
 	}
-	hours, err = h.Records.Points(ctx, uid, began, time.Now().Add(time.Hour), service.PointEvery)
+	hours, err = h.Records.Points(ctx, uid, service.Period{From: began, To: time.Now().Add(time.Hour)}, service.PointEvery)
 	b.ok(err)
-	entries, err = h.Records.Entries(ctx, uid, "", 0, 1000)
+	entries, err = h.Records.Entries(ctx, uid, "", service.Page{Limit: 1000})
 	b.ok(err)
 	if len(hours) > 0 || len(entries) > 0 {
 		t.Errorf("after the removal: %d points, %+v", len(hours), entries)

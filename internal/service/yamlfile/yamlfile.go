@@ -1,3 +1,5 @@
+// Package yamlfile reads small YAML files of known keys. It reports errors with line and remedy, and knows nothing
+// of what the files are about.
 package yamlfile
 
 import (
@@ -34,19 +36,6 @@ func (r *Reader) Fail(n ast.Node, setting, what, how string) {
 	r.Problems = append(r.Problems, config.ProblemAt(r.File, line, setting, what, how))
 }
 
-// root returns the mapping of the file, nil if it has none.
-func (r *Reader) root(raw []byte, how string) ast.Node {
-	if len(raw) > MaxFile {
-		r.Fail(nil, "", fmt.Sprintf("is larger than %d bytes", MaxFile), "check the path")
-		return nil
-	}
-	body, problems := config.YAML(r.File, raw, how)
-	if r.Problems = append(r.Problems, problems...); body == nil && len(problems) == 0 {
-		r.Fail(nil, "", "has no settings", how)
-	}
-	return body
-}
-
 // Load reads the file of a setting, up to one byte more than MaxFile.
 func Load(setting, file string) ([]byte, error) {
 	f, err := os.Open(file) //nolint:gosec // the operator names it
@@ -64,8 +53,16 @@ func Load(setting, file string) ([]byte, error) {
 
 // Whole reads a file that is a mapping of known keys. Its error is a config.Problems.
 func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...string) error {
-	if root := r.root(raw, how); root != nil {
-		if s, ok := r.Section(root, "", how, known...); ok {
+	body, problems := config.YAML(r.File, raw[:min(len(raw), MaxFile)], how)
+	switch {
+	case len(raw) > MaxFile:
+		r.Fail(nil, "", fmt.Sprintf("is larger than %d bytes", MaxFile), "check the path")
+	case len(problems) > 0:
+		r.Problems = append(r.Problems, problems...)
+	case body == nil:
+		r.Fail(nil, "", "has no settings", how)
+	default:
+		if s, ok := r.Section(body, "", how, known...); ok {
 			read(s)
 		}
 	}
@@ -120,7 +117,6 @@ func (s Section) At(key string) string {
 	return s.Name + "." + key
 }
 
-// where returns the node of a setting, or else of the section.
 func (s Section) where(key string) ast.Node {
 	if n := s.Values[key]; n != nil {
 		return n
