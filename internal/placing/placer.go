@@ -127,9 +127,9 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 			return err
 		}
 	}
-	if !SameKey(e.Key, n.Key) {
-		return mongo.WithHint(fmt.Errorf("%s is sharded by %s on the target, not by %s", ns, KeyText(e.Key), KeyText(n.Key)),
-			"drop it there, or give --shard "+ns+"="+KeyText(e.Key))
+	if want, got := shardkey.Text(n.Key), shardkey.Text(e.Key); !SameKey(e.Key, n.Key) {
+		return mongo.WithHint(fmt.Errorf("%s is sharded by %s on the target, not by %s", ns, got, want),
+			"drop it there, or give --shard "+ns+"="+got)
 	}
 	p.step("shard.made")
 	if n, err = p.hold(ctx, n, e); err != nil {
@@ -149,7 +149,7 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 	}
 	p.step("shard.placed")
 	n.Placed = true
-	p.o.Log.Info("sharded on the target", "ns", ns, "key", KeyText(n.Key), "ranges", max(len(n.Cuts)+1, n.Chunks))
+	p.o.Log.Info("sharded on the target", "ns", ns, "key", shardkey.Text(n.Key), "ranges", max(len(n.Cuts)+1, n.Chunks))
 	return p.save(ctx, n)
 }
 
@@ -172,7 +172,7 @@ func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 		cmd = append(cmd, bson.E{Key: "numInitialChunks", Value: n.Chunks})
 	}
 	if err := p.run(ctx, cmd); err != nil {
-		return e, fmt.Errorf("shard %s by %s on the target: %w", ns, KeyText(n.Key), err)
+		return e, fmt.Errorf("shard %s by %s on the target: %w", ns, shardkey.Text(n.Key), err)
 	}
 	e, found, err := p.entry(ctx, ns)
 	if err == nil && !found {
@@ -193,7 +193,6 @@ func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	return err
 }
 
-// hold makes the balancer ignore a collection.
 func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 	if !n.Off || !n.UUID.Equal(e.UUID) {
 		n.Off, n.Was, n.UUID = true, e.NoBalance, e.UUID
@@ -278,12 +277,10 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	if len(n.Owners) == 0 {
 		return nil
 	}
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := lock(ctx, p.turn); err != nil {
+		return err
 	}
+	defer func() { <-p.turn }()
 	began := time.Now()
 	passes := func(error, time.Duration) bool { return ctx.Err() == nil && time.Since(began) <= placeTime }
 	err := retry.Again(ctx, movePause, movePause, passes, func() error { return p.tryPlace(ctx, n, e) })
@@ -293,6 +290,15 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized",
 		"ns", n.ID.NS, "error", err)
 	return nil
+}
+
+func lock(ctx context.Context, turn chan<- struct{}) error {
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {

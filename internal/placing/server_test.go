@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -107,7 +108,7 @@ func (b *bed) stand(name string) string {
 	}
 	chunks, err := New(b.target, Options{}).chunks(b.Context(), e)
 	b.ok(err)
-	text := KeyText(e.Key)
+	text := shardkey.Text(e.Key)
 	if e.NoBalance != nil && *e.NoBalance {
 		text += " off"
 	}

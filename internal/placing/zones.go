@@ -137,12 +137,10 @@ type zoneNoteID struct {
 
 // members returns the shards of a zone, none if the target has no shard for it, and adds them to the zone.
 func (p *Placer) members(ctx context.Context, zone string) ([]string, error) {
-	select {
-	case p.joining <- struct{}{}:
-		defer func() { <-p.joining }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := lock(ctx, p.joining); err != nil {
+		return nil, err
 	}
+	defer func() { <-p.joining }()
 	if of, known := p.joined[zone]; known {
 		return of, nil
 	}
@@ -298,7 +296,6 @@ func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone)
 	return nil
 }
 
-// setZone assigns a range to a zone, nil to none.
 func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
 	p.step("zone.range")
 	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min},

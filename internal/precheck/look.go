@@ -78,20 +78,17 @@ func (p asker) look(ctx context.Context) error {
 	})
 	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
 	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target, true) })
-	have := make(chan []schema.Collection, 2)
-	s.collections = ask(&g, func() ([]schema.Collection, error) {
-		defer close(have)
-		colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
-		if err == nil {
-			have <- colls
-			have <- colls
-		}
-		return colls, err
+	s.collections = sync.OnceValues(func() ([]schema.Collection, error) {
+		return schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
 	})
-	s.sharding = ask(&g, func() (sharding, error) { return p.desired(ctx, <-have) })
+	s.sharding = ask(&g, func() (sharding, error) {
+		colls, _ := s.collections()
+		return p.desired(ctx, colls)
+	})
 	s.existing = ask(&g, func() (map[string]int64, error) {
 		var targets []string
-		for _, c := range <-have {
+		colls, _ := s.collections()
+		for _, c := range colls {
 			targets = append(targets, p.Rules.Target(c.NS))
 		}
 		if p.Mode == state.ModeIncremental {

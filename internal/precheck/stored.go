@@ -53,9 +53,6 @@ func (p stored) resume(context.Context) error {
 			p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
-		if at.IsZero() { // by an older version
-			at = job.UpdatedAt
-		}
 		p.plan.Finalized = &at
 		if !job.TargetPosition.IsZero() {
 			p.plan.TargetPosition = job.TargetPosition.String()
@@ -124,8 +121,7 @@ func (p stored) history(context.Context) error {
 	return nil
 }
 
-// rivals checks the other jobs of the target. A job that has begun to write goes on beside those
-// allowed since.
+// rivals checks the other jobs of the target. A job that has begun to write goes on beside those allowed since.
 func (p stored) rivals(context.Context) error {
 	others, err := p.seen.others()
 	rivals := rivalsAmong(others, p.Rules)
