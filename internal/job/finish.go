@@ -48,7 +48,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 	for _, m := range colls {
 		targets = append(targets, m.Target)
 	}
-	have, err := placing.Entries(ctx, s.dst, targets)
+	have, err := schema.Entries(ctx, s.dst, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +97,11 @@ func (s *session) tellKeys(ctx context.Context) error {
 	for _, n := range s.source.Names.All() {
 		names, targets = append(names, n.NS), append(targets, n.Target)
 	}
-	want, err := placing.Entries(ctx, s.source.cluster, names)
+	want, err := schema.Entries(ctx, s.source.cluster, names)
 	if err != nil {
 		return err
 	}
-	have, err := placing.Entries(ctx, s.dst, targets)
+	have, err := schema.Entries(ctx, s.dst, targets)
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 	return p.save(ctx, n)
 }
 
-func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
+func (p *Placer) shard(ctx context.Context, n note) (e schema.Entry, err error) {
 	ns := n.ID.NS
 	if n.StandIn {
 		if err := p.standIn(ctx, n); err != nil {
@@ -193,7 +193,7 @@ func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	return err
 }
 
-func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
+func (p *Placer) hold(ctx context.Context, n note, e schema.Entry) (note, error) {
 	if !n.Off || !n.UUID.Equal(e.UUID) {
 		n.Off, n.Was, n.UUID = true, e.NoBalance, e.UUID
 		if err := p.save(ctx, n); err != nil {
@@ -206,7 +206,7 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 }
 
 // balance changes the entry of a collection, unless another one has the name now.
-func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
+func (p *Placer) balance(ctx context.Context, e schema.Entry, change bson.D) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
 		{Key: "u", Value: change}}
 	return p.runOn(ctx, "config", bson.D{{Key: "update", Value: "collections"},
@@ -227,7 +227,7 @@ func (p *Placer) Release(ctx context.Context) error {
 		if n.Was != nil {
 			change = bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: *n.Was}}}}
 		}
-		if err := p.balance(ctx, Entry{NS: n.ID.NS, UUID: n.UUID}, change); err != nil {
+		if err := p.balance(ctx, schema.Entry{NS: n.ID.NS, UUID: n.UUID}, change); err != nil {
 			return fmt.Errorf("have the balancer treat %s as before: %w", n.ID.NS, err)
 		}
 		p.step("release.before")
@@ -273,7 +273,7 @@ const (
 
 // place splits an empty collection into its ranges and moves them to their shards. Ranges that cannot be moved
 // within placeTime, as by other migrations, stay where they are.
-func (p *Placer) place(ctx context.Context, n note, e Entry) error {
+func (p *Placer) place(ctx context.Context, n note, e schema.Entry) error {
 	if len(n.Owners) == 0 {
 		return nil
 	}
@@ -301,7 +301,7 @@ func lock(ctx context.Context, turn chan<- struct{}) error {
 	}
 }
 
-func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
+func (p *Placer) tryPlace(ctx context.Context, n note, e schema.Entry) error {
 	have, err := p.chunks(ctx, e)
 	if err != nil {
 		return err

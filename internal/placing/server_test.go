@@ -100,7 +100,7 @@ func (b *bed) create(ctx context.Context, p *Placer, ours bool) error {
 func (b *bed) stand(name string) string {
 	b.Helper()
 	ns := b.database + "." + name
-	all, err := Entries(b.Context(), b.target, []string{ns})
+	all, err := schema.Entries(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	e, ok := all[ns]
 	if !ok {
@@ -130,7 +130,7 @@ func (b *bed) wants(name, want string) {
 func (b *bed) shares(name string) map[string]int64 {
 	b.Helper()
 	ns := b.database + "." + name
-	all, err := Entries(b.Context(), b.target, []string{ns})
+	all, err := schema.Entries(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	e := all[ns]
 	chunks, err := New(b.target, Options{}).chunks(b.Context(), e)

@@ -35,9 +35,9 @@ type seen struct {
 
 type sharding struct {
 	wishes map[string]placing.Desired // by names of the source
-	have   map[string]placing.Entry   // by names of the target
+	have   map[string]schema.Entry    // by names of the target
 	shards []placing.Shard            // of the target
-	zones  map[string][]placing.Zone  // by names of the target
+	zones  map[string][]schema.Zone   // by names of the target
 	from   []placing.Shard            // of a sharded source
 	silent []string                   // routers that do not answer
 }
@@ -149,7 +149,7 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 	if err := g.Wait(); err != nil {
 		return s, err
 	}
-	if s.have, err = placing.Entries(ctx, p.Target, targets); err != nil {
+	if s.have, err = schema.Entries(ctx, p.Target, targets); err != nil {
 		return s, err
 	}
 	if s.shards, err = placing.Shards(ctx, p.Target); err != nil {
@@ -157,7 +157,7 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 	}
 	s.silent = p.silentRouters(ctx)
 	if p.Source.Info.Kind == mongo.KindSharded {
-		if s.zones, err = placing.Zones(ctx, p.Target, targets); err == nil {
+		if s.zones, err = schema.Zones(ctx, p.Target, targets); err == nil {
 			s.from, err = placing.Shards(ctx, p.Source)
 		}
 	}
