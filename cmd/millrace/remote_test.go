@@ -120,14 +120,13 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs create --name a --label x -f "+file, "key=value")
 	b.until(func() bool { return b.view.Job("orders") != nil })
 
-	b.expect(cli.ExitOK, "jobs pause --job orders", "orders: will pause (paused)")
-	b.expect(cli.ExitOK, "jobs resume --job orders", "orders: will resume")
-	b.expect(cli.ExitUsage, "jobs pause --job none", `there is no job "none"`)
-	b.expect(cli.ExitUsage, "jobs pause", `required flag(s) "job"`)
-	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
-	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "not an amount of bytes")
-	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
-	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
+	b.expect(cli.ExitOK, "pause --job orders", "orders: will pause (paused)")
+	b.expect(cli.ExitOK, "resume --job orders", "orders: will resume")
+	b.expect(cli.ExitUsage, "pause --job none", `there is no job "none"`)
+	b.expect(cli.ExitUsage, "throttle --job orders", "max-rate-docs is missing")
+	b.expect(cli.ExitUsage, "throttle --job orders --max-rate-bytes lots", "not an amount of bytes")
+	b.expect(cli.ExitUsage, "throttle --job orders --source-load lots", "lots")
+	b.expect(cli.ExitOK, "throttle --job orders --max-rate-bytes 20MB --source-load low",
 		"limits changed: at most 20 MB a second; load: source low, target normal")
 	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
 		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
@@ -143,16 +142,16 @@ func TestJobsOfAService(t *testing.T) {
 	b.until(func() bool { j := b.view.Job("orders"); return j.State() == service.Running })
 	b.expect(cli.ExitOK, "jobs list", "orders", "running, copying", "w1", "0%")
 	b.expect(cli.ExitOK, "jobs show", "orders", "dc=east", "by op")
-	b.expect(cli.ExitUsage, "jobs finalize --job orders", "it copies")
-	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel", "nobody has asked")
-	b.expect(cli.ExitOK, "jobs finalize --job orders --when-caught-up",
+	b.expect(cli.ExitUsage, "finalize --job orders", "it copies")
+	b.expect(cli.ExitUsage, "finalize --job orders --cancel", "nobody has asked")
+	b.expect(cli.ExitOK, "finalize --job orders --when-caught-up",
 		"is to be finalized (running, copying, to be finalized)")
-	b.expect(cli.ExitOK, "jobs finalize --job orders --cancel", "taken back")
-	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel --wait", "cannot go with")
+	b.expect(cli.ExitOK, "finalize --job orders --cancel", "taken back")
+	b.expect(cli.ExitUsage, "finalize --job orders --cancel --wait", "cannot go with")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.expectIn(ctx, cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait")
+	b.expectIn(ctx, cli.ExitFailure, "finalize --job orders --when-caught-up --wait")
 	ended := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
@@ -160,7 +159,7 @@ func TestJobsOfAService(t *testing.T) {
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
 			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
-	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at",
+	b.expect(cli.ExitFailure, "finalize --job orders --when-caught-up --wait", "finalized at",
 		"choose Reverse in the console, or POST to /api/v1/jobs/orders/reverse", "an index")
 	waiting.Wait()
 	b.expect(cli.ExitFailure, "finalize --job orders", "2026-05-01T12:00:00Z")
@@ -209,7 +208,7 @@ func TestOneSetOfCommands(t *testing.T) {
 	wait := start(t, t.Context(), own, j, uris()...)
 	delete(b.env, "MILLRACE_TOKEN") // that of the service
 	b.expect(cli.ExitOK, "pause", "orders: paused (paused, following, applied up to 7:1")
-	b.expect(cli.ExitUsage, "jobs pause --job orders", "MILLRACE_TOKEN")
+	b.expect(cli.ExitUsage, "pause --server "+b.url+" --job orders", "MILLRACE_TOKEN")
 	_, stderr, _ := strings.Cut(own.stderr.String(), "control=")
 	address, _, _ := strings.Cut(stderr, "\n")
 	b.expect(cli.ExitOK, "jobs list --server "+address+" --token "+own.token(t), "orders", "paused")
@@ -243,7 +242,7 @@ func TestFailedWhileItIsAwaited(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs create --name a -f "+file)
 	b.until(func() bool { return b.view.Job("a") != nil })
 	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom", Hint: "make some"})
-	if out := b.expect(cli.ExitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`,
+	if out := b.expect(cli.ExitFailure, "finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`,
 		"make some"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
@@ -260,13 +259,13 @@ func TestServiceOrTarget(t *testing.T) {
 	b.expect(cli.ExitFailure, "jobs list --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
 	b.env = map[string]string{}
 	b.expect(cli.ExitUsage, "jobs list", "neither a service nor a target", "--server or --target")
-	b.expect(cli.ExitUsage, "jobs pause --job a", "no service is given")
+	b.expect(cli.ExitUsage, "jobs remove --job a", "no service is given")
 	b.expect(cli.ExitUsage, "jobs list --server "+b.url, "token is missing or wrong", "MILLRACE_TOKEN")
 	b.expect(cli.ExitFailure, "jobs list --server 127.0.0.1:1", "check that millrace serve runs")
 	b.expect(cli.ExitFailure, "jobs list --server "+strings.Replace(b.url, "http:", "https:", 1), "http://")
 	b.expect(cli.ExitUsage, "jobs list --server "+b.url+" --ca-file /nothing", "certificate authority")
 	b.env = map[string]string{"MILLRACE_SERVER": b.url, "MILLRACE_TOKEN": "right"}
-	if out := b.expect(cli.ExitOK, "__complete jobs pause --job "); !strings.Contains(out, ":4") {
+	if out := b.expect(cli.ExitOK, "__complete pause --job "); !strings.Contains(out, ":4") {
 		t.Errorf("%s", out)
 	}
 }

@@ -87,7 +87,6 @@ func ended(sum summary) string {
 	return "ended in phase " + string(sum.Status.Phase)
 }
 
-// average adds the rate over so many seconds to a figure.
 func average(n, seconds float64, unit func(float64) string) string {
 	if n == 0 || seconds < 0.001 {
 		return ""

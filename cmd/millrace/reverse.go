@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// reverse runs the job that leads a finalized one back.
 func (r *session) reverse(ctx context.Context, s *config.Reverse) error {
 	was, err := r.finished(ctx, s)
 	if err != nil {
@@ -34,7 +33,6 @@ func (r *session) reverse(ctx context.Context, s *config.Reverse) error {
 	return r.sync(ctx, &s.Sync)
 }
 
-// finished reads the job from its target.
 func (r *session) finished(ctx context.Context, s *config.Reverse) (was state.Finished, err error) {
 	c, err := mongo.Connect(ctx, s.Target, mongo.Options{AppName: "millrace-reverse"})
 	if err != nil {

@@ -43,8 +43,7 @@ func seedGuardCommand(a *app) *cobra.Command {
 		Short:  "Hold the lock of a member",
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// To tell a parent that is gone must not end the guardian: the member
-			// would stay locked.
+			// To tell a parent that is gone must not end the guardian: the member would stay locked.
 			signal.Ignore(syscall.SIGPIPE)
 			return seed.Guard(cmd.Context(), os.Stdin, a.Stdout)
 		},
@@ -249,8 +248,6 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	return v.lines
 }
 
-// seedTokenFile is the file with the token of an agent on loopback that was
-// given none.
 func (a *app) seedTokenFile(address string) (string, error) {
 	registry, err := server.NewRegistry(a.LookupEnv)
 	return seed.TokenFile(registry.Dir, address), err

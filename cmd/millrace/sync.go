@@ -103,8 +103,7 @@ func (a *app) limitMemory(more int64) {
 	}
 }
 
-// spareCollector lets garbage grow to several times what is in use, for a command that reads
-// much and keeps little.
+// spareCollector lets garbage grow to several times what is in use, for a command that reads much and keeps little.
 func (a *app) spareCollector() {
 	a.limitMemory(0)
 	if v, ok := a.LookupEnv("GOGC"); !ok || v == "" {
@@ -171,7 +170,6 @@ func endOf(ctx context.Context, st job.Status, err error) any {
 	return st
 }
 
-// progress logs how the job stands, more seldom while it follows.
 func (r *session) progress(s *config.Sync, j syncJob) func() {
 	var logged time.Time
 	return func() {
@@ -224,7 +222,6 @@ func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Repo
 
 const checkpointKept = "its checkpoint is kept: the same command resumes it"
 
-// outcome is the command's error for the way a job ended.
 func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, runErr error) error {
 	signal, ended := errors.AsType[cli.Stopped](context.Cause(ctx))
 	switch {
@@ -368,7 +365,6 @@ func verifiedTable(r *verify.Report) table.Writer {
 	return t
 }
 
-// comparedTable has a row for each collection that was compared.
 func comparedTable() table.Writer {
 	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
 	alignRight(t, 2, 3, 4, 5, 6)
@@ -392,7 +388,6 @@ func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }
 
-// verifyView draws the progress of a comparison in lines of at most columns columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
 	p := format.Share(st.Docs, st.EstimatedDocs, false)

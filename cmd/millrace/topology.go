@@ -86,8 +86,7 @@ func (s *topologySettings) showSet(ctx context.Context, o *topology.Observer) er
 	return then(err, func() error { return s.showTree(set, set.Tree(), set, setText(set)) })
 }
 
-// watchSet redraws the tree on a terminal, and elsewhere writes one form after
-// the other, JSON as one line each.
+// watchSet redraws the tree on a terminal, and elsewhere writes one form after the other, JSON as one line each.
 func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
 	s.Results.Stream = true
 	var screen *screen
@@ -199,7 +198,6 @@ func stateText(m *topology.Member) string {
 	return s + fmt.Sprintf(" (heard %s ago)", format.Seconds(m.AgeSeconds))
 }
 
-// role is what the configuration makes of a member.
 func role(m *topology.Member) string {
 	var parts []string
 	switch {
@@ -270,7 +268,6 @@ func setNotes(set *topology.Set) (notes string) {
 	return notes
 }
 
-// anyConcern asks for advice for each concern that the model knows.
 const anyConcern = "any"
 
 func topologyAdviseCommand(a *app) *cobra.Command {
@@ -357,7 +354,6 @@ func writeAdvice(b *strings.Builder, a *topology.Advice) {
 	fmt.Fprintf(b, "%s\nwhy: %s\nthe publication advises: %s\n", t.Render(), a.Why, a.Published)
 }
 
-// choiceText is the choice with the commands that make it.
 func choiceText(a *topology.Advice) string {
 	native := func(way string) string {
 		if way == topology.WayEither {

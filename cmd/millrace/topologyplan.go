@@ -141,7 +141,6 @@ func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 	return t
 }
 
-// effectTable compares predictions; throughput is also relative to the first.
 func effectTable(outcomes []topology.Outcome) table.Writer {
 	t := newTable("predicted", "w:1", "majority", "majority waits", "CPU w:1", "CPU majority", "CPU inner",
 		"under primary", "depth", "fan-out")
@@ -168,7 +167,6 @@ func rateText(v, first float64) string {
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
-// tidy writes a number without needless decimals.
 func tidy(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
 func topologyWhatIfCommand(a *app) *cobra.Command {
@@ -208,8 +206,7 @@ func topologyWhatIfCommand(a *app) *cobra.Command {
 
 const flagMembers = "members"
 
-// bindHypothesis registers the flags of a set that need not exist, but for the
-// number of its members.
+// bindHypothesis registers the flags of a set that need not exist, but for the number of its members.
 func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
 	f.IntVar(&h.Voters, "voters", 0, "members that vote; 0 is as many as may, up to 7")
 	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")

@@ -221,8 +221,7 @@ func sealCommand(a *app) *cobra.Command {
 // maxSecret bounds what is sealed, in bytes.
 const maxSecret = 64 << 10
 
-// secretInput reads a secret from the standard input, without an echo where that is a
-// terminal.
+// secretInput reads a secret from the standard input, without an echo where that is a terminal.
 func (a *app) secretInput(in io.Reader) (string, error) {
 	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		_, _ = fmt.Fprint(a.Stderr, "value: ")

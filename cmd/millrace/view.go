@@ -339,7 +339,6 @@ func (r *session) watch(ctx context.Context, interval time.Duration, log func(),
 	})
 }
 
-// every calls do at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, do func()) {
 	_ = retry.Every(ctx, interval, func() error { do(); return nil }) // it fails when ctx has ended
 }
@@ -409,10 +408,8 @@ func rounded(seconds float64) any {
 	return math.Round(seconds*10) / 10
 }
 
-// width is how many columns a plain text takes.
 func width(s string) int { return text.StringWidthWithoutEscSequences(s) }
 
-// cut shortens a plain text to n columns.
 func cut(s string, n int) string { return text.Snip(s, n, "…") }
 
 func pad(s string, n int) string { return text.Pad(cut(s, n), n, ' ') }

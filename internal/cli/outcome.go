@@ -28,8 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/suggest"
 )
 
-// The exit codes of all commands. One that a signal ended has 128 and the
-// signal's number.
+// The exit codes of all commands. One that a signal ended has 128 and the signal's number.
 const (
 	ExitOK      = 0
 	ExitFailure = 1 // it was tried and failed, or differences were found
@@ -58,8 +57,7 @@ type Stopped struct{ syscall.Signal }
 
 func (s Stopped) Error() string { return "stopped by " + unix.SignalName(s.Signal) }
 
-// exitError is an error of a command that ran, with its exit code. Any other
-// error that cobra returns is one of usage.
+// exitError is an error of a command that ran, with its exit code. Any other error that cobra returns is one of usage.
 type exitError struct {
 	code int
 	err  error
@@ -76,8 +74,7 @@ func WithCode(code int, err error) error {
 	return &exitError{code: code, err: err}
 }
 
-// FailsWith is the annotation of a command whose failures have another code
-// than ExitFailure.
+// FailsWith is the annotation of a command whose failures have another code than ExitFailure.
 const FailsWith = "fails with trouble"
 
 func failureCode(cmd *cobra.Command) int {
@@ -111,7 +108,6 @@ func failWithCode(cmd *cobra.Command) {
 	}
 }
 
-// failure is what a JSON result says of an error.
 type failure struct {
 	Error  string        `json:"error"`
 	Hint   string        `json:"hint,omitempty"`

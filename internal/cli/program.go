@@ -1,6 +1,5 @@
-// Package cli is what the command lines of all programs have in common. Flags are also variables
-// and keys of a file. It has help, completion, pages of the commands, exit codes, and results as
-// text or JSON. It knows no command.
+// Package cli is what the command lines of all programs have in common. Flags are also variables and keys of a file. It
+// has help, completion, exit codes, and results as text or JSON. It knows no command.
 package cli
 
 import (
@@ -67,8 +66,7 @@ func (p *Program) Run(ctx context.Context, args []string, root func() *cobra.Com
 	return p.finish(ctx, cmd, args, err)
 }
 
-// Complete gives the root of all commands what they have in common. A completion that a
-// flag has already stays.
+// Complete gives the root of all commands what they have in common. A completion that a flag has already stays.
 func (p *Program) Complete(root *cobra.Command) {
 	root.Use = p.Name
 	root.SilenceErrors, root.SilenceUsage, root.DisableSuggestions = true, true, true // see usageHint
@@ -79,14 +77,13 @@ func (p *Program) Complete(root *cobra.Command) {
 	b := BuildInfo()
 	root.Version = b.Version
 	root.SetVersionTemplate(b.text(p.Name))
-	root.AddCommand(p.versionCommand(), docsCommand())
+	root.AddCommand(p.versionCommand())
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
 	p.makeReady(root)
 	completeValues(root)
 }
 
-// runGroup is the RunE of a command that only has subcommands.
 func runGroup(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -118,7 +115,7 @@ func (p *Program) Ready(cmd *cobra.Command, name string, check func(config.Origi
 	problems = append(problems, check(origins)...)
 	warnings := config.Unknown(p.Environ, fs, AllFlags(cmd.Root()), p.Foreign)
 	if len(problems) == 0 {
-		warnings = append(warnings, config.Warnings(fs, origins, FileMode)...)
+		warnings = append(warnings, config.Warnings(fs, origins)...)
 	}
 	log := config.NewLog(p.Stderr, flagText(fs, "log-level"), flagText(fs, "log-format"))
 	for _, w := range warnings {
@@ -146,15 +143,6 @@ func AllFlags(cmd *cobra.Command) (out []*pflag.Flag) {
 		out = append(out, AllFlags(sub)...)
 	}
 	return out
-}
-
-// FileMode returns the permissions of a file.
-func FileMode(path string) (uint32, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	return uint32(info.Mode().Perm()), nil
 }
 
 // BindOutput gives a command without settings its --output.

@@ -143,8 +143,7 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 const sealedPrefix = "sealed:"
 
 type sealed struct {
-	// Jobs are patterns of job names; none is all. They keep others from using the value in
-	// a job of their own.
+	// Jobs are patterns of job names; none is all. They keep others from using the value in a job of their own.
 	Jobs  []string `json:"jobs,omitempty"`
 	Value string   `json:"value"`
 }

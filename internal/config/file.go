@@ -104,8 +104,7 @@ func (r *fileReader) parse(raw []byte) []*ast.MappingValueNode {
 // YAML returns the single document of a file, nil for an empty one. how is the remedy of problems.
 func YAML(path string, raw []byte, how string) (body ast.Node, problems Problems) {
 	fail := func(line int, what, how string) Problems { return Problems{ProblemAt(path, line, "", what, how)} }
-	// The parser indexes its tokens unchecked: a file it cannot cope with must
-	// not end the program.
+	// The parser indexes its tokens unchecked: a file it cannot cope with must not end the program.
 	defer func() {
 		if recover() != nil {
 			body, problems = nil, fail(0, "is not YAML", how)
@@ -142,8 +141,7 @@ func Mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	return nil, false
 }
 
-// syntaxError returns line and message of a parser's error without its excerpt, which may have a
-// password.
+// syntaxError returns line and message of a parser's error without its excerpt, which may have a password.
 func syntaxError(err error) (int, string) {
 	var e yaml.Error
 	if !errors.As(err, &e) {
@@ -155,7 +153,6 @@ func syntaxError(err error) (int, string) {
 	return Line(e), "is not YAML"
 }
 
-// remedy returns what to do about a message of the parser.
 func remedy(what, otherwise string) string {
 	switch {
 	case strings.Contains(what, "already defined"):

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -62,16 +63,15 @@ type Inputs struct {
 	ReadFile  func(string) ([]byte, error)
 }
 
-// Load completes the parsed flags of a command from the environment and from the file of
-// --config: a flag wins over the environment, the environment over the file. An empty variable
-// counts as not set. Load returns all problems.
+// Load completes the parsed flags of a command from the environment and from the file of --config: a flag wins over the
+// environment, the environment over the file. An empty variable counts as not set. Load returns all problems.
 func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, Problems) {
 	l := loader{fs: fs, origins: Origins{}}
-	fs.Visit(func(f *pflag.Flag) { l.origins[current(f)] = Origin{Kind: FromFlag, Name: f.Name} })
+	fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
 	fs.VisitAll(func(f *pflag.Flag) {
 		names := variables(f)
 		value, _ := in.LookupEnv(names[0])
-		if value == "" || f.Name == "help" || f.Hidden && current(f) == f.Name || l.excluded(f) {
+		if value == "" || f.Name == "help" || f.Hidden || l.excluded(f) {
 			return
 		}
 		l.set(f.Name, Origin{Kind: FromEnvironment, Name: names[0]}, value)
@@ -91,23 +91,6 @@ func (l *loader) excluded(f *pflag.Flag) bool {
 			return name != f.Name && l.origins[name].Kind == FromFlag
 		})
 	})
-}
-
-// former is the annotation of a flag that has another name now.
-const former = "former"
-
-// Renamed has a flag work under its former name too, hidden, for one release.
-func Renamed(fs *pflag.FlagSet, old, now string) {
-	f := *fs.Lookup(now)
-	f.Name, f.Hidden, f.Annotations = old, true, map[string][]string{former: {now}}
-	fs.AddFlag(&f)
-}
-
-func current(f *pflag.Flag) string {
-	if now := f.Annotations[former]; now != nil {
-		return now[0]
-	}
-	return f.Name
 }
 
 type loader struct {
@@ -132,9 +115,6 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 	l.problems = append(l.problems, problems...)
 	for _, e := range entries {
 		l.set(e.key, Origin{Kind: FromFile, Name: path, Line: e.line, Lines: e.lines}, e.values...)
-		if f := l.fs.Lookup(e.key); current(f) != e.key {
-			f.Changed = true // for Warnings
-		}
 	}
 }
 
@@ -142,7 +122,6 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 // a list; a single value is parsed as on the command line.
 func (l *loader) set(name string, o Origin, values ...string) {
 	f := l.fs.Lookup(name)
-	name = current(f)
 	if _, set := l.origins[name]; set {
 		return
 	}
@@ -183,18 +162,10 @@ func typeWords(flagType string) string {
 	}[flagType], "one value")
 }
 
-// Warnings returns former names in use, and secrets that other users of this machine can see, of validated settings.
-// statMode returns a file's permission bits.
-func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
+// Warnings returns secrets that other users of this machine can see, of validated settings.
+func Warnings(fs *pflag.FlagSet, o Origins) []Problem {
 	var out []Problem
 	fs.VisitAll(func(f *pflag.Flag) {
-		if now := current(f); now != f.Name {
-			if f.Changed {
-				out = append(out, Problem{Setting: f.Name, Where: o[now].String(), What: "is now " + now,
-					How: "use that name: the next release has no other"})
-			}
-			return
-		}
 		if !hasSecret(f) {
 			return
 		}
@@ -209,7 +180,7 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 			}
 			out = append(out, p)
 		case FromFile:
-			if mode, err := statMode(origin.Name); err == nil && mode&0o077 != 0 {
+			if open(origin.Name) {
 				p.What, p.How = "is a secret in a file that other users can read", "chmod 600 "+origin.Name
 				out = append(out, p)
 			}
@@ -217,15 +188,18 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 	})
 	for _, name := range secretFiles() {
 		f := fs.Lookup(name)
-		if f == nil || f.Value.String() == "" {
-			continue
-		}
-		if mode, err := statMode(f.Value.String()); err == nil && mode&0o077 != 0 {
+		if f != nil && open(f.Value.String()) {
 			out = append(out, Problem{Setting: name, Where: o[name].String(),
 				What: "names a file that other users can read, and it holds a secret", How: "chmod 600 " + f.Value.String()})
 		}
 	}
 	return out
+}
+
+// open reports a file that other users can read or write.
+func open(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Perm()&0o077 != 0
 }
 
 func hasSecret(f *pflag.Flag) bool {
@@ -238,16 +212,14 @@ func hasSecret(f *pflag.Flag) bool {
 
 const prefix = "MILLRACE_"
 
-// EnvName is the environment variable of a flag: MILLRACE_ON_EXISTING of
-// on-existing.
+// EnvName is the environment variable of a flag: MILLRACE_ON_EXISTING of on-existing.
 func EnvName(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 const variable = "variable"
 
-// Variables gives a flag other variables than EnvName: the first is read, the last is recommended
-// for secrets.
+// Variables gives a flag other variables than EnvName: the first is read, the last is recommended for secrets.
 func Variables(fs *pflag.FlagSet, flag string, names ...string) {
 	_ = fs.SetAnnotation(flag, variable, names)
 }
@@ -257,15 +229,6 @@ func variables(f *pflag.Flag) []string {
 		return names
 	}
 	return []string{EnvName(f.Name)}
-}
-
-// AllVariables returns the names of all variables of flags, sorted, each once.
-func AllVariables(flags []*pflag.Flag) (names []string) {
-	for _, f := range flags {
-		names = append(names, variables(f)...)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // otherVariables returns variables without a flag: of the lab, of tests, secrets of jobs, and those

@@ -21,10 +21,9 @@ func refTo(name string) schema { return schema{"$ref": "#/$defs/" + name} }
 
 func either(forms ...any) schema { return schema{"anyOf": forms} }
 
-// Schema is a JSON Schema of the configuration file, for editors. It is made from the
-// settings of all commands, and from what reads their rules. What it finds valid a command
-// may still refuse, such as a name that does not exist. Numbers and truth values have to
-// stand there without quotes.
+// Schema is a JSON Schema of the configuration file, for editors. It is made from the settings of all commands, and
+// from what reads their rules. What it finds valid a command may still refuse, such as a name that does not exist.
+// Numbers and truth values have to stand there without quotes.
 func Schema() ([]byte, error) {
 	all, defs := schema{}, schema{}
 	maps.Copy(defs, query.Schema())

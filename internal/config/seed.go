@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/seed"
 )
 
-// Seed are the settings of `millrace seed local`, `serve` and `pull`; each has
-// a part of them.
+// Seed are the settings of `millrace seed local`, `serve` and `pull`; each has a part of them.
 type Seed struct {
 	Common
 	seed.ServeOptions // the member that is copied, and its agent
@@ -28,7 +27,6 @@ type Seed struct {
 	command, maxRateBytes string
 }
 
-// bindMember registers where the member is that is copied.
 func (s *Seed) bindMember(fs *pflag.FlagSet, uri, dir string) {
 	BindURI(fs, &s.URI, uri, "the one member to copy", "leave it out for a member that is shut down")
 	fs.StringVar(&s.DBPath, dir, "", "that member's data `directory`")
@@ -47,7 +45,6 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 		fs.StringVar(&s.From, "from", "", "`address` of the agent, https://host:port")
 		s.bindTarget(fs, flagSeedDBPath)
 		fs.StringVar(&s.TLSCA, flagCA, "", caUsage)
-		Renamed(fs, "tls-ca", flagCA)
 		fs.StringVar(&s.TokenFile, flagTokenFile, "",
 			"`file` with the agent's token\nby default that of an agent of the same user on this machine")
 		fs.BoolVar(&s.Compress, "zstd", false, "compress what the agent sends, for slow networks")
@@ -88,8 +85,6 @@ func (s *Seed) bindAgent(fs *pflag.FlagSet) {
 		"`file` with the secret that pullers must know\nby default a new one, for pullers of "+
 			"the same user on this machine")
 	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read once")
-	Renamed(fs, "tls-cert", flagListenCert)
-	Renamed(fs, "tls-key", flagListenKey)
 	fs.IntVar(&s.Pullers, "pullers", 1,
 		"pullers to wait for before the lock, which serves them all")
 }

@@ -75,9 +75,9 @@ func (w *Work) validate(c *checker) {
 				"certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if w.SecretsKey != "" {
-		info, err := os.Stat(w.SecretsKey)
+		_, err := os.Stat(w.SecretsKey)
 		c.bad(err != nil, "secrets-key", "cannot be read", "make it with millrace secrets keygen")
-		c.bad(err == nil && info.Mode().Perm()&0o077 != 0, "secrets-key", "can be read or written by other users",
+		c.bad(open(w.SecretsKey), "secrets-key", "can be read or written by other users",
 			"chmod 600 it")
 	}
 }
@@ -89,7 +89,6 @@ func (c *checker) existing(setting, name, how string) {
 	}
 }
 
-// keyRune keeps what a name may have.
 func keyRune(r rune) rune {
 	if r < 0x80 && (r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') {
 		return r

@@ -114,18 +114,23 @@ func Describe(f *pflag.Flag) (kind, description string) {
 	return kind, strings.Replace(usage, "\n", "; ", 1)
 }
 
-const choices = "choices"
+const (
+	choices = "choices"
+	offers  = "offers"
+)
 
 // Choices are the words that a flag takes, nil for one that takes others.
 func Choices(f *pflag.Flag) []string { return f.Annotations[choices] }
+
+// Words are what a shell offers for a flag: its choices, or some of the values that it takes.
+func Words(f *pflag.Flag) []string { return append(Choices(f), f.Annotations[offers]...) }
 
 // Restrict has CheckChoices find what is none of the allowed words in a flag.
 func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
 	_ = fs.SetAnnotation(flag, choices, allowed)
 }
 
-// Choice registers a flag that takes one of some words, separated by spaces. The one with a
-// star is its default.
+// Choice registers a flag that takes one of some words, separated by spaces. The one with a star is its default.
 func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
 	allowed := strings.Fields(words)
 	for i, word := range allowed {
@@ -185,8 +190,7 @@ func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 		"'db.coll={\"drop\": [\"card\"]}', see docs/reference/rules.md; may be repeated")
 }
 
-// Sync are the settings of `millrace sync`. Its logger and where it spools by
-// default are the command's own.
+// Sync are the settings of `millrace sync`. Its logger and where it spools by default are the command's own.
 type Sync struct {
 	Common
 	job.Spec
@@ -214,6 +218,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 		"`policy` for existing target collections: fail, merge or drop\nfail rejects the job before anything is written")
 	fs.StringVar(&s.Until, "until", "never",
 		"`when` to finalize: never, caught-up or a time\nnever follows until millrace finalize; a time is in RFC 3339")
+	_ = fs.SetAnnotation("until", offers, []string{"never", "caught-up"})
 	fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, write nothing\nexit code 2 when a check fails")
 	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after finalize")
 	section(fs, "Most used")
@@ -270,6 +275,7 @@ func (s *Sync) bindContent(fs *pflag.FlagSet) {
 		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
 	fs.StringVar(&s.StartAt, "start-at", "",
 		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint or job:NAME")
+	_ = fs.SetAnnotation("start-at", offers, []string{"checkpoint"})
 	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "accept this `loss` of reverse")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\nfor jobs that "+
 		"are not finalized; their documents are merged")
@@ -474,13 +480,11 @@ const (
 	flagSeedDBPath = "dbpath"
 )
 
-// secretFiles are the settings that name a file which holds a secret.
 func secretFiles() []string {
 	return []string{flagListenKey, flagTokenFile, "nats-token-file", "nats-creds", "tokens"}
 }
 
-// settingNames lists each command's settings, so that one file may serve several
-// commands.
+// settingNames lists each command's settings, so that one file may serve several commands.
 func settingNames() map[string][]string {
 	names := map[string][]string{}
 	for command, fs := range settingFlags() {

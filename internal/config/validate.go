@@ -27,7 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// checker collects the problems of one command's settings.
 type checker struct {
 	origins  Origins
 	problems Problems
@@ -167,7 +166,6 @@ func (c *checker) report(path string) {
 	}
 }
 
-// rates checks the limits of a job and returns its bytes a second.
 func (c *checker) rates(docs int64, bytes string) int64 {
 	c.bad(docs < 0, flagRateDocs, fmt.Sprintf("%d is below zero", docs), "0 is unlimited")
 	return c.bytes(flagRateBytes, bytes, "write for example 50MB or 8MiB; 0 is unlimited")
@@ -347,7 +345,6 @@ func (c *checker) until(s *Sync) {
 	c.bad(s.Mode == job.ModeFull, "until", "is a time, but a full copy ends by itself", "leave it out")
 }
 
-// structure refuses settings about documents in structure mode.
 func (c *checker) structure(s *Sync) {
 	if s.Mode != job.ModeStructure {
 		return

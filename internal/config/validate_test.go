@@ -1,7 +1,8 @@
 package config
 
 import (
-	"io/fs"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -226,15 +227,7 @@ func TestSpec(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	modes := func(path string) (uint32, error) {
-		switch filepath.Base(path) {
-		case "open.yaml":
-			return 0o644, nil
-		case "closed.yaml":
-			return 0o600, nil
-		}
-		return 0, fs.ErrNotExist
-	}
+	anybodys, ours := fileWithMode(t, 0o644), fileWithMode(t, 0o600)
 	var s Sync
 	set := pflag.NewFlagSet("sync", pflag.ContinueOnError)
 	s.Bind(set, CommandSync)
@@ -245,11 +238,11 @@ func TestWarnings(t *testing.T) {
 	}{
 		{Origin{Kind: FromFlag, Name: "source"}, 1},
 		{Origin{Kind: FromEnvironment, Name: "MILLRACE_SOURCE"}, 0},
-		{Origin{Kind: FromFile, Name: "open.yaml", Line: 1}, 1},
-		{Origin{Kind: FromFile, Name: "closed.yaml", Line: 1}, 0},
+		{Origin{Kind: FromFile, Name: anybodys, Line: 1}, 1},
+		{Origin{Kind: FromFile, Name: ours, Line: 1}, 0},
 	} {
 		got := Warnings(set, Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"},
-			"token": {Kind: FromFlag, Name: "token"}}, modes)
+			"token": {Kind: FromFlag, Name: "token"}})
 		if len(got) != c.want {
 			t.Errorf("%v: %v", c.origin, got)
 		}
@@ -261,16 +254,25 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func fileWithMode(t *testing.T, mode os.FileMode) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Chmod(name, mode)); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // A key that others can read is told of, also where the certificate's file has it.
 func TestWarningOfAKeyThatOthersRead(t *testing.T) {
-	for mode, want := range map[uint32]int{0o600: 0, 0o640: 1, 0o644: 1} {
+	for mode, want := range map[os.FileMode]int{0o600: 0, 0o640: 1, 0o644: 1} {
 		var s Sync
 		set := pflag.NewFlagSet("sync", pflag.ContinueOnError)
 		s.Bind(set, CommandSync)
-		s.TLSCert = "both.pem"
+		s.TLSCert = fileWithMode(t, mode)
 		s.Validate(nil, nil)
-		got := Warnings(set, Origins{}, func(string) (uint32, error) { return mode, nil })
-		if len(got) != want || want > 0 && got[0].How != "chmod 600 both.pem" {
+		got := Warnings(set, Origins{})
+		if len(got) != want || want > 0 && got[0].How != "chmod 600 "+s.TLSCert {
 			t.Errorf("%o: %v", mode, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -47,7 +48,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 	for _, m := range colls {
 		targets = append(targets, m.Target)
 	}
-	have, err := placing.Entries(ctx, s.dst, targets)
+	have, err := schema.Entries(ctx, s.dst, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +59,10 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 		}
 		want, got := "", ""
 		if desired.Key != nil {
-			want = placing.KeyText(desired.Key)
+			want = shardkey.Text(desired.Key)
 		}
 		if e, sharded := have[m.Target]; sharded {
-			got = placing.KeyText(e.Key)
+			got = shardkey.Text(e.Key)
 			s.progress.Sharded(m.Target, got)
 		}
 		if want != got {
@@ -96,18 +97,18 @@ func (s *session) tellKeys(ctx context.Context) error {
 	for _, n := range s.source.Names.All() {
 		names, targets = append(names, n.NS), append(targets, n.Target)
 	}
-	want, err := placing.Entries(ctx, s.source.cluster, names)
+	want, err := schema.Entries(ctx, s.source.cluster, names)
 	if err != nil {
 		return err
 	}
-	have, err := placing.Entries(ctx, s.dst, targets)
+	have, err := schema.Entries(ctx, s.dst, targets)
 	if err != nil {
 		return err
 	}
 	for i, ns := range names {
 		if _, ruled := s.desired.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
 			s.log.Warn("a collection has another shard key on the target than on the source", "ns", ns,
-				"source", placing.KeyText(want[ns].Key), "target", placing.KeyText(have[targets[i]].Key))
+				"source", shardkey.Text(want[ns].Key), "target", shardkey.Text(have[targets[i]].Key))
 		}
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where a path leads.
 type place struct {
 	file string   // a regular file, which may not be there yet; "" for anything else
 	open *os.File // the program's own standard output or error
@@ -67,9 +66,8 @@ func Check(path string) error {
 	return errors.Join(tmp.Close(), os.Remove(tmp.Name()))
 }
 
-// Write has a result appear whole in a file that its owner alone may read, or
-// sends it through what is no regular file. Where path is a symbolic link, it
-// writes what that leads to.
+// Write has a result appear whole in a file that its owner alone may read, or sends it through what is no regular file.
+// Where path is a symbolic link, it writes what that leads to.
 func Write(path string, write func(io.Writer) error) error {
 	at, err := find(path)
 	switch {

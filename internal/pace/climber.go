@@ -72,7 +72,6 @@ func (c *climber) takeBack() {
 	}
 }
 
-// watch compares samples between two steps.
 func (c *climber) watch(s sample) {
 	before := c.usual
 	c.usual = s

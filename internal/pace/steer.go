@@ -8,7 +8,6 @@ import (
 // MostAtOnce is how many operations Max lets be under way at once on a side.
 const MostAtOnce = 32
 
-// steering is the part of a gate that Steer moves.
 type steering struct {
 	base  int  // workers of Normal; 0: nobody steers
 	limit int  // of Max

@@ -127,9 +127,9 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 			return err
 		}
 	}
-	if !SameKey(e.Key, n.Key) {
-		return mongo.WithHint(fmt.Errorf("%s is sharded by %s on the target, not by %s", ns, KeyText(e.Key), KeyText(n.Key)),
-			"drop it there, or give --shard "+ns+"="+KeyText(e.Key))
+	if want, got := shardkey.Text(n.Key), shardkey.Text(e.Key); !SameKey(e.Key, n.Key) {
+		return mongo.WithHint(fmt.Errorf("%s is sharded by %s on the target, not by %s", ns, got, want),
+			"drop it there, or give --shard "+ns+"="+got)
 	}
 	p.step("shard.made")
 	if n, err = p.hold(ctx, n, e); err != nil {
@@ -149,11 +149,11 @@ func (p *Placer) Shard(ctx context.Context, ns string) error {
 	}
 	p.step("shard.placed")
 	n.Placed = true
-	p.o.Log.Info("sharded on the target", "ns", ns, "key", KeyText(n.Key), "ranges", max(len(n.Cuts)+1, n.Chunks))
+	p.o.Log.Info("sharded on the target", "ns", ns, "key", shardkey.Text(n.Key), "ranges", max(len(n.Cuts)+1, n.Chunks))
 	return p.save(ctx, n)
 }
 
-func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
+func (p *Placer) shard(ctx context.Context, n note) (e schema.Entry, err error) {
 	ns := n.ID.NS
 	if n.StandIn {
 		if err := p.standIn(ctx, n); err != nil {
@@ -172,7 +172,7 @@ func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 		cmd = append(cmd, bson.E{Key: "numInitialChunks", Value: n.Chunks})
 	}
 	if err := p.run(ctx, cmd); err != nil {
-		return e, fmt.Errorf("shard %s by %s on the target: %w", ns, KeyText(n.Key), err)
+		return e, fmt.Errorf("shard %s by %s on the target: %w", ns, shardkey.Text(n.Key), err)
 	}
 	e, found, err := p.entry(ctx, ns)
 	if err == nil && !found {
@@ -193,8 +193,7 @@ func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	return err
 }
 
-// hold makes the balancer ignore a collection.
-func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
+func (p *Placer) hold(ctx context.Context, n note, e schema.Entry) (note, error) {
 	if !n.Off || !n.UUID.Equal(e.UUID) {
 		n.Off, n.Was, n.UUID = true, e.NoBalance, e.UUID
 		if err := p.save(ctx, n); err != nil {
@@ -207,7 +206,7 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 }
 
 // balance changes the entry of a collection, unless another one has the name now.
-func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
+func (p *Placer) balance(ctx context.Context, e schema.Entry, change bson.D) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
 		{Key: "u", Value: change}}
 	return p.runOn(ctx, "config", bson.D{{Key: "update", Value: "collections"},
@@ -228,7 +227,7 @@ func (p *Placer) Release(ctx context.Context) error {
 		if n.Was != nil {
 			change = bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: *n.Was}}}}
 		}
-		if err := p.balance(ctx, Entry{NS: n.ID.NS, UUID: n.UUID}, change); err != nil {
+		if err := p.balance(ctx, schema.Entry{NS: n.ID.NS, UUID: n.UUID}, change); err != nil {
 			return fmt.Errorf("have the balancer treat %s as before: %w", n.ID.NS, err)
 		}
 		p.step("release.before")
@@ -274,16 +273,14 @@ const (
 
 // place splits an empty collection into its ranges and moves them to their shards. Ranges that cannot be moved
 // within placeTime, as by other migrations, stay where they are.
-func (p *Placer) place(ctx context.Context, n note, e Entry) error {
+func (p *Placer) place(ctx context.Context, n note, e schema.Entry) error {
 	if len(n.Owners) == 0 {
 		return nil
 	}
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := lock(ctx, p.turn); err != nil {
+		return err
 	}
+	defer func() { <-p.turn }()
 	began := time.Now()
 	passes := func(error, time.Duration) bool { return ctx.Err() == nil && time.Since(began) <= placeTime }
 	err := retry.Again(ctx, movePause, movePause, passes, func() error { return p.tryPlace(ctx, n, e) })
@@ -295,7 +292,16 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	return nil
 }
 
-func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
+func lock(ctx context.Context, turn chan<- struct{}) error {
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *Placer) tryPlace(ctx context.Context, n note, e schema.Entry) error {
 	have, err := p.chunks(ctx, e)
 	if err != nil {
 		return err

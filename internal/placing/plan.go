@@ -172,7 +172,6 @@ func (s stretch) cut(given []bound, sample []point, rangesPerWeight float64) ([]
 	return cut(inside, points, max(int(math.Round(own*rangesPerWeight)), len(s.of)))
 }
 
-// weight is that of all ranges together.
 func weight(given []bound, sample []point, sampled bool) (total float64) {
 	if !sampled {
 		return float64(len(given) + 1)

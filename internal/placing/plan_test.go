@@ -123,8 +123,9 @@ func TestRules(t *testing.T) {
 	b, _ := r.Of("d.b")
 	c, ruled := r.Of("d.c")
 	d, _ := r.Of("d.d")
-	if !SameKey(a, b) || SameKey(a, d) || c != nil || !ruled || KeyText(d) != "_id:1" || KeyText(a) != "x:1,y.z:hashed" {
-		t.Errorf("%s, %s, %s, %s", KeyText(a), KeyText(b), KeyText(c), KeyText(d))
+	if !SameKey(a, b) || SameKey(a, d) || c != nil || !ruled || shardkey.Text(d) != "_id:1" ||
+		shardkey.Text(a) != "x:1,y.z:hashed" {
+		t.Errorf("%s, %s, %s, %s", shardkey.Text(a), shardkey.Text(b), shardkey.Text(c), shardkey.Text(d))
 	}
 	if _, ok := r.Of("d.e"); ok {
 		t.Error("a rule for d.e")

@@ -101,6 +101,3 @@ func SameKey(a, b bson.Raw) bool {
 		return x.Path == y.Path && x.Hashed == y.Hashed
 	})
 }
-
-// KeyText is shardkey.Text.
-func KeyText(key bson.Raw) string { return shardkey.Text(key) }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -99,7 +100,7 @@ func (b *bed) create(ctx context.Context, p *Placer, ours bool) error {
 func (b *bed) stand(name string) string {
 	b.Helper()
 	ns := b.database + "." + name
-	all, err := Entries(b.Context(), b.target, []string{ns})
+	all, err := schema.Entries(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	e, ok := all[ns]
 	if !ok {
@@ -107,7 +108,7 @@ func (b *bed) stand(name string) string {
 	}
 	chunks, err := New(b.target, Options{}).chunks(b.Context(), e)
 	b.ok(err)
-	text := KeyText(e.Key)
+	text := shardkey.Text(e.Key)
 	if e.NoBalance != nil && *e.NoBalance {
 		text += " off"
 	}
@@ -129,7 +130,7 @@ func (b *bed) wants(name, want string) {
 func (b *bed) shares(name string) map[string]int64 {
 	b.Helper()
 	ns := b.database + "." + name
-	all, err := Entries(b.Context(), b.target, []string{ns})
+	all, err := schema.Entries(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	e := all[ns]
 	chunks, err := New(b.target, Options{}).chunks(b.Context(), e)

@@ -26,8 +26,8 @@ type Source struct {
 }
 
 // Kept are the zones of a collection that no rule leaves out.
-func (s *Source) Kept(zones []Zone) []Zone {
-	return slices.DeleteFunc(slices.Clone(zones), func(z Zone) bool { return s.Zones.Out(z.Tag) })
+func (s *Source) Kept(zones []schema.Zone) []schema.Zone {
+	return slices.DeleteFunc(slices.Clone(zones), func(z schema.Zone) bool { return s.Zones.Out(z.Tag) })
 }
 
 // Desired is how a collection of the source is to be sharded on the target.
@@ -36,7 +36,7 @@ type Desired struct {
 	// Why says why a sharded collection of the source is not to be sharded.
 	Why string
 	// Zones are the source's kept ones, where its key is the same. Unzoned says that it has some and another key.
-	Zones   []Zone
+	Zones   []schema.Zone
 	Unzoned bool
 	bounds  []bound // of the source's chunks, where its key is the same
 }
@@ -62,7 +62,7 @@ func (s *Source) Desired(ctx context.Context, coll schema.Collection) (w Desired
 	if t == nil {
 		return w, nil
 	}
-	all, err := Zones(ctx, s.Cluster, []string{t.NS})
+	all, err := schema.Zones(ctx, s.Cluster, []string{t.NS})
 	kept := s.Kept(all[t.NS])
 	if w.Key == nil || !SameKey(t.Key, w.Key) {
 		w.Unzoned = len(kept) > 0

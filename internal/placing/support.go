@@ -99,7 +99,6 @@ func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (boo
 	return true, nil
 }
 
-// replace makes the stand-in index take the place of other indexes.
 func (p *Placer) replace(ctx context.Context, n note, names []string) error {
 	n.StandIn = true
 	if err := p.save(ctx, n); err != nil {

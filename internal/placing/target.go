@@ -10,34 +10,11 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
+	"github.com/millrace/millrace/internal/schema"
 )
 
-// Entry is the config servers' entry of a sharded collection.
-type Entry struct {
-	NS        string      `bson:"_id"`
-	UUID      bson.Binary `bson:"uuid"`
-	Key       bson.Raw    `bson:"key"`
-	NoBalance *bool       `bson:"noBalance"`
-}
-
-// Entries reads which of the given collections of a sharded cluster are sharded.
-func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
-	these := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
-		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
-	list, err := mongo.ReadAll[Entry](ctx, "read which collections of %s are sharded", c.Address())(
-		c.Config("collections").Find(ctx, these))
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]Entry{}
-	for _, e := range list {
-		all[e.NS] = e
-	}
-	return all, nil
-}
-
-func (p *Placer) entry(ctx context.Context, ns string) (e Entry, found bool, err error) {
-	all, err := Entries(ctx, p.c, []string{ns})
+func (p *Placer) entry(ctx context.Context, ns string) (e schema.Entry, found bool, err error) {
+	all, err := schema.Entries(ctx, p.c, []string{ns})
 	e, found = all[ns]
 	return e, found, err
 }
@@ -73,7 +50,7 @@ func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-func (p *Placer) chunks(ctx context.Context, e Entry) ([]ownership.Chunk, error) {
+func (p *Placer) chunks(ctx context.Context, e schema.Entry) ([]ownership.Chunk, error) {
 	list, err := ownership.ReadChunks(ctx, p.c, ownership.ChunksOf(p.c.Info.Version, e.NS, e.UUID))
 	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
 }

@@ -9,43 +9,20 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 )
 
-// Zone is a range of shard keys, Max excluded, of a zone.
-type Zone struct {
-	NS  string   `bson:"ns"`
-	Min bson.Raw `bson:"min"`
-	Max bson.Raw `bson:"max"`
-	Tag string   `bson:"tag"`
-}
-
-func (z Zone) same(o Zone) bool {
-	return z.Tag == o.Tag && bytes.Equal(z.Min, o.Min) && bytes.Equal(z.Max, o.Max)
-}
-
-// Zones reads the zones of collections of a sharded cluster, by namespace and in the order of keys.
-func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
-	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(c.Config("tags").Find(ctx,
-		bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
-		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
-	if err != nil {
-		return nil, err
-	}
-	all := map[string][]Zone{}
-	for _, z := range list {
-		all[z.NS] = append(all[z.NS], z)
-	}
-	return all, nil
+func sameZone(a, b schema.Zone) bool {
+	return a.Tag == b.Tag && bytes.Equal(a.Min, b.Min) && bytes.Equal(a.Max, b.Max)
 }
 
 // SameZones reports that two collections have the same ranges in the same zones.
-func SameZones(a, b []Zone) bool { return slices.EqualFunc(a, b, Zone.same) }
+func SameZones(a, b []schema.Zone) bool { return slices.EqualFunc(a, b, sameZone) }
 
 // ZonesText is the zones of a collection for people.
-func ZonesText(zones []Zone) string {
+func ZonesText(zones []schema.Zone) string {
 	var all []string
 	for _, z := range zones {
 		all = append(all, fmt.Sprintf("%s from %s to %s", z.Tag, z.Min, z.Max))
@@ -137,12 +114,10 @@ type zoneNoteID struct {
 
 // members returns the shards of a zone, none if the target has no shard for it, and adds them to the zone.
 func (p *Placer) members(ctx context.Context, zone string) ([]string, error) {
-	select {
-	case p.joining <- struct{}{}:
-		defer func() { <-p.joining }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := lock(ctx, p.joining); err != nil {
+		return nil, err
 	}
+	defer func() { <-p.joining }()
 	if of, known := p.joined[zone]; known {
 		return of, nil
 	}
@@ -194,13 +169,13 @@ func (p *Placer) chosen(ctx context.Context, zone string, target []Shard, j *Joi
 }
 
 type zoned struct {
-	Zone
+	schema.Zone
 	of []string
 }
 
 // zones chooses the zones of a collection that will be made. Zones that the target has for its name stay.
 func (p *Placer) zones(ctx context.Context, desired Desired, n *note) (all []zoned, err error) {
-	have, err := Zones(ctx, p.c, []string{n.ID.NS})
+	have, err := schema.Zones(ctx, p.c, []string{n.ID.NS})
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +191,7 @@ func (p *Placer) zones(ctx context.Context, desired Desired, n *note) (all []zon
 }
 
 // shardedZones are the zones for which the target has shards. It warns of others, whose documents come anyway.
-func (p *Placer) shardedZones(ctx context.Context, zones []Zone, ns string) (all []zoned, err error) {
+func (p *Placer) shardedZones(ctx context.Context, zones []schema.Zone, ns string) (all []zoned, err error) {
 	of := map[string][]string{}
 	for _, z := range zones {
 		if _, known := of[z.Tag]; !known {
@@ -241,7 +216,7 @@ func ZoneHint(tag string) string {
 }
 
 // foreign are zones of the target that have shards.
-func (p *Placer) foreign(ctx context.Context, zones []Zone) (all []zoned, err error) {
+func (p *Placer) foreign(ctx context.Context, zones []schema.Zone) (all []zoned, err error) {
 	shards, err := Shards(ctx, p.c)
 	if err != nil {
 		return nil, err
@@ -267,19 +242,19 @@ type notedZone struct {
 	Tag string `bson:"tag"`
 }
 
-func noted(z Zone) notedZone { return notedZone{z.Min, z.Max, z.Tag} }
+func noted(z schema.Zone) notedZone { return notedZone{z.Min, z.Max, z.Tag} }
 
-func (z notedZone) zone() Zone { return Zone{Min: z.Min, Max: z.Max, Tag: z.Tag} }
+func (z notedZone) zone() schema.Zone { return schema.Zone{Min: z.Min, Max: z.Max, Tag: z.Tag} }
 
 // setZones gives a collection the noted ranges and removes others that the job had set.
 func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone) error {
-	all, err := Zones(ctx, p.c, []string{ns})
+	all, err := schema.Zones(ctx, p.c, []string{ns})
 	if err != nil {
 		return err
 	}
 	have := all[ns]
-	in := func(list []notedZone, z Zone) bool {
-		return slices.ContainsFunc(list, func(o notedZone) bool { return o.zone().same(z) })
+	in := func(list []notedZone, z schema.Zone) bool {
+		return slices.ContainsFunc(list, func(o notedZone) bool { return sameZone(o.zone(), z) })
 	}
 	for _, z := range have {
 		if in(had, z) && !in(want, z) {
@@ -289,7 +264,8 @@ func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone)
 		}
 	}
 	for _, n := range want {
-		if z := n.zone(); !slices.ContainsFunc(have, z.same) {
+		z := n.zone()
+		if !slices.ContainsFunc(have, func(o schema.Zone) bool { return sameZone(o, z) }) {
 			if err := p.setZone(ctx, ns, z, z.Tag); err != nil {
 				return err
 			}
@@ -298,8 +274,7 @@ func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone)
 	return nil
 }
 
-// setZone assigns a range to a zone, nil to none.
-func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
+func (p *Placer) setZone(ctx context.Context, ns string, z schema.Zone, to any) error {
 	p.step("zone.range")
 	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min},
 		{Key: "max", Value: z.Max}, {Key: "zone", Value: to}})
@@ -335,7 +310,7 @@ func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err 
 			p.o.Log.Warn("the zones of a collection cannot be set as on the source", "ns", r.ID.NS, "error", err)
 		}
 	}
-	have, err := Zones(ctx, p.c, targets)
+	have, err := schema.Zones(ctx, p.c, targets)
 	for _, r := range all {
 		if SameZones(r.want, have[r.ID.NS]) {
 			continue
@@ -353,7 +328,7 @@ func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err 
 type rezoning struct {
 	note
 	Pair
-	want []Zone
+	want []schema.Zone
 }
 
 // rezonings are the job's collections with the source's shard key.
@@ -375,11 +350,11 @@ func (p *Placer) rezonings(ctx context.Context, pairs []Pair) (all []rezoning, e
 			all, names = append(all, rezoning{note: n, Pair: Pair{ns, n.ID.NS}}), append(names, ns)
 		}
 	}
-	entries, err := Entries(ctx, p.o.Source.Cluster, names)
+	entries, err := schema.Entries(ctx, p.o.Source.Cluster, names)
 	if err != nil {
 		return nil, err
 	}
-	zones, err := Zones(ctx, p.o.Source.Cluster, names)
+	zones, err := schema.Zones(ctx, p.o.Source.Cluster, names)
 	for i := range all {
 		all[i].want = p.o.Source.Kept(zones[all[i].Pair.NS])
 	}

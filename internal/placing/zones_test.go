@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -74,7 +75,7 @@ func TestStretches(t *testing.T) {
 	zone := func(from, to any, of ...string) zoned {
 		min, _ := bson.Marshal(bson.D{{Key: "k", Value: from}})
 		max, _ := bson.Marshal(bson.D{{Key: "k", Value: to}})
-		return zoned{Zone{Min: min, Max: max}, of}
+		return zoned{schema.Zone{Min: min, Max: max}, of}
 	}
 	var sample []point
 	for i := range 100 {
@@ -99,7 +100,7 @@ func TestStretches(t *testing.T) {
 func (b *bed) asZoned(name, want string) {
 	b.Helper()
 	ns := b.database + "." + name
-	zones, err := Zones(b.Context(), b.target, []string{ns})
+	zones, err := schema.Zones(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	var have []string
 	for _, z := range zones[ns] {
@@ -114,7 +115,7 @@ func (b *bed) asZoned(name, want string) {
 	for _, s := range list {
 		in[s.Name] = s.Zones
 	}
-	entries, err := Entries(b.Context(), b.target, []string{ns})
+	entries, err := schema.Entries(b.Context(), b.target, []string{ns})
 	b.ok(err)
 	chunks, err := New(b.target, Options{}).chunks(b.Context(), entries[ns])
 	b.ok(err)
@@ -320,7 +321,7 @@ func zonesCome(b *bed, source *sharded.Cluster) {
 	b.zone(b.source, "renamed", "A", list, bson.D{{Key: "x", Value: 7}})
 	wants["hashed"] = ""
 	zones := func(name string) string {
-		all, err := Zones(ctx, b.target, []string{b.database + "." + name})
+		all, err := schema.Zones(ctx, b.target, []string{b.database + "." + name})
 		b.ok(err)
 		return ZonesText(all[b.database+"."+name])
 	}

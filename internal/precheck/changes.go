@@ -83,7 +83,6 @@ func (p changes) judge(window *oplog.Window, need mongo.OpTime) {
 	}
 }
 
-// spool checks the directory for changes that the oplog may lose during a copy.
 func (p changes) spool(context.Context) error {
 	if !p.spools() {
 		return nil

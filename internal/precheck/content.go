@@ -132,7 +132,6 @@ func (p content) room(context.Context) error {
 
 type accounts struct{ *planner }
 
-// users lists users and roles, and those that differ on the target.
 func (p accounts) users(ctx context.Context) error {
 	if !p.Users || p.plan.Checks.Failed() { // perhaps for missing rights, which the check of privileges names
 		return nil

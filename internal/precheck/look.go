@@ -35,9 +35,9 @@ type seen struct {
 
 type sharding struct {
 	desired map[string]placing.Desired // by names of the source
-	have    map[string]placing.Entry   // by names of the target
+	have    map[string]schema.Entry    // by names of the target
 	shards  []placing.Shard            // of the target
-	zones   map[string][]placing.Zone  // by names of the target
+	zones   map[string][]schema.Zone   // by names of the target
 	from    []placing.Shard            // of a sharded source
 	silent  []string                   // routers that do not answer
 }
@@ -78,20 +78,17 @@ func (p asker) look(ctx context.Context) error {
 	})
 	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
 	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target, true) })
-	have := make(chan []schema.Collection, 2)
-	s.collections = ask(&g, func() ([]schema.Collection, error) {
-		defer close(have)
-		colls, err := schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
-		if err == nil {
-			have <- colls
-			have <- colls
-		}
-		return colls, err
+	s.collections = sync.OnceValues(func() ([]schema.Collection, error) {
+		return schema.List(ctx, p.Source, schema.Scope{NS: p.Rules.Match, DB: p.Rules.MatchDB})
 	})
-	s.sharding = ask(&g, func() (sharding, error) { return p.desired(ctx, <-have) })
+	s.sharding = ask(&g, func() (sharding, error) {
+		colls, _ := s.collections()
+		return p.desired(ctx, colls)
+	})
 	s.existing = ask(&g, func() (map[string]int64, error) {
 		var targets []string
-		for _, c := range <-have {
+		colls, _ := s.collections()
+		for _, c := range colls {
 			targets = append(targets, p.Rules.Target(c.NS))
 		}
 		if p.Mode == state.ModeIncremental {
@@ -152,7 +149,7 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 	if err := g.Wait(); err != nil {
 		return s, err
 	}
-	if s.have, err = placing.Entries(ctx, p.Target, targets); err != nil {
+	if s.have, err = schema.Entries(ctx, p.Target, targets); err != nil {
 		return s, err
 	}
 	if s.shards, err = placing.Shards(ctx, p.Target); err != nil {
@@ -160,7 +157,7 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 	}
 	s.silent = p.silentRouters(ctx)
 	if p.Source.Info.Kind == mongo.KindSharded {
-		if s.zones, err = placing.Zones(ctx, p.Target, targets); err == nil {
+		if s.zones, err = schema.Zones(ctx, p.Target, targets); err == nil {
 			s.from, err = placing.Shards(ctx, p.Source)
 		}
 	}

@@ -27,8 +27,7 @@ type Plan struct {
 	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
 	Target      string      `json:"target"`
 	TargetInfo  string      `json:"targetInfo"`
-	// Finalized is when the job was finalized, TargetPosition the target's position then: nothing
-	// is left to do.
+	// Finalized is when the job was finalized, TargetPosition the target's position then: nothing is left to do.
 	Finalized      *time.Time   `json:"finalized,omitempty"`
 	TargetPosition string       `json:"targetPosition,omitempty"`
 	Collections    []Collection `json:"collections"`

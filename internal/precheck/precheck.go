@@ -1,6 +1,5 @@
-// Package precheck makes the plan of a replication between two clusters, and the checks before it.
-// It writes nothing. It knows rules and the stored state of a job, but no job. Other commands use
-// List too.
+// Package precheck makes the plan of a replication between two clusters, and the checks before it. It writes nothing.
+// It knows rules and the stored state of a job, but no job. Other commands use List too.
 package precheck
 
 import (

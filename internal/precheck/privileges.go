@@ -330,9 +330,8 @@ type privilege struct {
 // onCluster stands for the cluster instead of a namespace.
 const onCluster = "the cluster"
 
-// covers reports whether the privilege's resource includes a namespace, or is the cluster. A
-// database does not include system collections: buckets of time series have their own resource,
-// others must be named.
+// covers reports whether the privilege's resource includes a namespace, or is the cluster. A database does not include
+// system collections: buckets of time series have their own resource, others must be named.
 func (p privilege) covers(ns string) bool {
 	r := p.Resource
 	if r.Any || ns == onCluster {

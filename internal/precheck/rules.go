@@ -54,8 +54,7 @@ func (p rules) cases(context.Context) error {
 	return nil
 }
 
-// caseClashes describes databases of the target that would differ in case only. have are its
-// present ones.
+// caseClashes describes databases of the target that would differ in case only. have are its present ones.
 func caseClashes(colls []Collection, have []string) (out []string) {
 	by := map[string]string{}
 	for _, db := range have {

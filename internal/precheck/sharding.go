@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/suggest"
 )
 
 type sharder struct{ *planner }
 
-// sharding checks the shard keys of the target's collections.
 func (p sharder) sharding(ctx context.Context) error {
 	if p.Desired == nil || p.unread {
 		return nil
@@ -92,7 +92,7 @@ func (p sharder) ruled(ctx context.Context, rules []string) error {
 			unmatched = append(unmatched, ns)
 		case kind != "" && key != nil:
 			p.add(Fail, "sharding", "leave the rule out", "--shard %s=%s: %s is %s and cannot be sharded", ns,
-				placing.KeyText(key), ns, kind)
+				shardkey.Text(key), ns, kind)
 		}
 	}
 	if len(unmatched) == 0 || p.copied() {
@@ -118,7 +118,6 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 		Hint: didYouMean(suggest.Name(ns, names), hint)}
 }
 
-// keysMapped checks that rules leave the fields of a shard key alone.
 func (p sharder) keysMapped(c schema.Collection, s sharding) {
 	var keys []string
 	for _, key := range []bson.Raw{s.desired[c.NS].Key, s.have[p.Rules.Target(c.NS)].Key} {
@@ -171,7 +170,7 @@ func (p sharder) shard(c schema.Collection, s sharding) string {
 			key = e.Key
 		}
 		p.add(Warn, "sharding", hint, "%s exists on the target and stays as it is: its shard key is %s, not %s", target,
-			placing.KeyText(key), placing.KeyText(w.Key))
+			shardkey.Text(key), shardkey.Text(w.Key))
 		p.unfit(c, key, "drop it on the source, or shard the target's collection by another key")
 		return ""
 	}
@@ -180,14 +179,13 @@ func (p sharder) shard(c schema.Collection, s sharding) string {
 	}
 	hint = "drop it on the source, or choose another key with --shard " + c.NS + "=key, or none"
 	p.unfit(c, key, hint)
-	if c.Collated() && placing.KeyText(key) == "_id:1" {
+	if c.Collated() && shardkey.Text(key) == "_id:1" {
 		p.add(Fail, "sharding", hint, "%s has a collation, with which servers do not shard by _id", c.NS)
 	}
-	return target + " by " + placing.KeyText(key)
+	return target + " by " + shardkey.Text(key)
 }
 
-// unfit reports unique indexes that a sharded collection cannot have: they must begin with its
-// shard key.
+// unfit reports unique indexes that a sharded collection cannot have: they must begin with its shard key.
 func (p sharder) unfit(c schema.Collection, key bson.Raw, hint string) {
 	if key == nil {
 		return
@@ -201,7 +199,7 @@ func (p sharder) unfit(c schema.Collection, key bson.Raw, hint string) {
 	if len(names) > 0 {
 		p.add(Fail, "sharding", hint,
 			"%s cannot have its unique indexes when it is sharded by %s, with which a unique index has to begin: %s",
-			c.NS, placing.KeyText(key), strings.Join(names, ", "))
+			c.NS, shardkey.Text(key), strings.Join(names, ", "))
 	}
 }
 
@@ -258,7 +256,7 @@ func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	if w.Unzoned {
 		p.add(Warn, "zones", "create zones on the target, with the target's key",
 			"%s has zones on the source that are not copied: its shard key on the target is %s", c.NS,
-			placing.KeyText(w.Key))
+			shardkey.Text(w.Key))
 	}
 	drops := p.onExisting() == state.ExistingDrop
 	have := s.zones[target]

@@ -30,9 +30,9 @@ func key(t *testing.T, text string) placing.Desired {
 	return placing.Desired{Key: doc(t, text)}
 }
 
-func entry(t *testing.T, text string) placing.Entry {
+func entry(t *testing.T, text string) schema.Entry {
 	t.Helper()
-	return placing.Entry{Key: doc(t, text)}
+	return schema.Entry{Key: doc(t, text)}
 }
 
 // TestSharding: by which keys collections are to be sharded, and which cannot be.
@@ -59,10 +59,10 @@ func TestSharding(t *testing.T) {
 		{"collation", coll(t, "a.b", `{"collation":{"locale":"fr"}}`),
 			sharding{desired: map[string]placing.Desired{"a.b": key(t, `{"_id":1}`)}}, nil,
 			[]string{"fail sharding: a.b has a collation, with which servers do not shard by _id", "ok sharding: 1 "}},
-		{"exists as wanted", unique, sharding{desired: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"k":1}`)}},
+		{"exists as wanted", unique, sharding{desired: byK, have: map[string]schema.Entry{"a.b": entry(t, `{"k":1}`)}},
 			func(p *planner) { p.targetHas("a.b") },
 			[]string{"fail sharding: a.b cannot have its unique indexes when it is sharded by k:1", none}},
-		{"exists by another key", unique, sharding{desired: byK, have: map[string]placing.Entry{"a.b": entry(t, `{"u":1}`)}},
+		{"exists by another key", unique, sharding{desired: byK, have: map[string]schema.Entry{"a.b": entry(t, `{"u":1}`)}},
 			func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn sharding: a.b exists on the target and stays as it is: its shard key is u:1, not k:1", none}},
 		{"exists unsharded", unique, sharding{desired: byK}, func(p *planner) { p.targetHas("a.b") },
@@ -157,7 +157,7 @@ func TestKeepsUnsharded(t *testing.T) {
 		"a.b=none": {"warn sharding: a.b exists on the target and stays as it is: its shard key is k:1, not none"},
 		"":         nil,
 	} {
-		s := sharding{have: map[string]placing.Entry{"a.b": entry(t, `{"k":1}`)}}
+		s := sharding{have: map[string]schema.Entry{"a.b": entry(t, `{"k":1}`)}}
 		var texts []string
 		if rule != "" {
 			texts = append(texts, rule)

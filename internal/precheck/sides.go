@@ -18,8 +18,7 @@ import (
 
 type sides struct{ *planner }
 
-// complete checks that each side is a complete deployment: otherwise much would be missing
-// silently.
+// complete checks that each side is a complete deployment: otherwise much would be missing silently.
 func (p sides) complete(ctx context.Context) error {
 	sides := []struct {
 		name    string

@@ -58,9 +58,6 @@ func (p stored) resume(context.Context) error {
 			p.Job, job.Applied, p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
-		if at.IsZero() { // by an older version
-			at = job.UpdatedAt
-		}
 		p.plan.Finalized = &at
 		if !job.TargetPosition.IsZero() {
 			p.plan.TargetPosition = job.TargetPosition.String()
@@ -147,8 +144,7 @@ func (p stored) history(context.Context) error {
 	return nil
 }
 
-// rivals checks the other jobs of the target. A job that has begun to write goes on beside those
-// allowed since.
+// rivals checks the other jobs of the target. A job that has begun to write goes on beside those allowed since.
 func (p stored) rivals(context.Context) error {
 	others, err := p.seen.others()
 	rivals := rivalsAmong(others, p.Rules)

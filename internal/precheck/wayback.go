@@ -56,7 +56,6 @@ func (p returning) wayBack(ctx context.Context) error {
 	return p.targetChanges(ctx, was)
 }
 
-// inverse compares the rules with those that lead back, and reports what they lose.
 func (p returning) inverse(was state.Finished) error {
 	back, losses, err := Inverse(was)
 	if err == nil {
@@ -78,8 +77,7 @@ func (p returning) inverse(was state.Finished) error {
 	return nil
 }
 
-// Inverse is the definition that leads a finalized job back, and what it loses. Its sides are those
-// of the caller.
+// Inverse is the definition that leads a finalized job back, and what it loses. Its sides are those of the caller.
 func Inverse(was state.Finished) (reverse.Definition, []reverse.Loss, error) {
 	d := reverse.Definition{Rules: transform.ParseConfig(was.Rules)}
 	if was.Reverses != "" {
@@ -190,10 +188,8 @@ func (p returning) concerns(ns string) bool {
 	return len(p.Rules.Sources(db+"."+strings.TrimPrefix(coll, mongo.BucketsPrefix))) > 0
 }
 
-// change is what an oplog entry, or a part of it, is about.
 type change struct{ op, ns string }
 
-// entries are the changes of an oplog entry.
 func entries(raw bson.Raw) (out []change) {
 	op, _ := raw.Lookup("op").StringValueOK()
 	ns, _ := raw.Lookup("ns").StringValueOK()

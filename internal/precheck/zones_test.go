@@ -18,7 +18,7 @@ func TestZoneNeeds(t *testing.T) {
 	zones := func(tags ...string) map[string]placing.Desired {
 		w := placing.Desired{}
 		for _, tag := range tags {
-			w.Zones = append(w.Zones, placing.Zone{Tag: tag})
+			w.Zones = append(w.Zones, schema.Zone{Tag: tag})
 		}
 		return map[string]placing.Desired{"d.c": w}
 	}
@@ -50,15 +50,15 @@ func TestZoneNeeds(t *testing.T) {
 
 // TestZones: which shards of the target are in the zones of collections, by rules, or by their names.
 func TestZones(t *testing.T) {
-	eu := placing.Zone{NS: "a.b", Tag: "EU", Min: doc(t, `{"k":0}`), Max: doc(t, `{"k":9}`)}
-	us := placing.Zone{NS: "a.b", Tag: "US", Min: doc(t, `{"k":9}`), Max: doc(t, `{"k":20}`)}
-	wanted := placing.Desired{Key: doc(t, `{"k":1}`), Zones: []placing.Zone{eu, us}}
+	eu := schema.Zone{NS: "a.b", Tag: "EU", Min: doc(t, `{"k":0}`), Max: doc(t, `{"k":9}`)}
+	us := schema.Zone{NS: "a.b", Tag: "US", Min: doc(t, `{"k":9}`), Max: doc(t, `{"k":20}`)}
+	wanted := placing.Desired{Key: doc(t, `{"k":1}`), Zones: []schema.Zone{eu, us}}
 	from := []placing.Shard{{Name: "s0", Zones: []string{"EU"}}, {Name: "x", Zones: []string{"US"}}}
 	for _, c := range []struct {
 		name   string
 		rules  []string
 		of     placing.Desired
-		have   []placing.Zone
+		have   []schema.Zone
 		change func(*planner)
 		want   []string
 	}{
@@ -69,7 +69,7 @@ func TestZones(t *testing.T) {
 			"fail zones: zone US of a.b has no shard on the target; on the source it has x", "ok zones: "}},
 		{"no shard later", nil, wanted, nil, func(p *planner) { p.resumes(state.PhaseCopying) },
 			[]string{"warn zones: zone US of a.b has no shard on the target", "ok zones: "}},
-		{"two", []string{"EU=s0,s1", "US=none"}, placing.Desired{Key: wanted.Key, Zones: []placing.Zone{eu}}, nil, nil,
+		{"two", []string{"EU=s0,s1", "US=none"}, placing.Desired{Key: wanted.Key, Zones: []schema.Zone{eu}}, nil, nil,
 			[]string{"ok zones: the target's shards are in these zones: EU has s0, s1 (s0, s1 are added)"}},
 		{"no such shard", []string{"EU=s3", "US=s1"}, wanted, nil, nil, []string{
 			"fail zones: --zone EU=s3: the target has no such shard s3", "fail zones: zone EU of a.b", "ok zones: "}},
@@ -81,7 +81,7 @@ func TestZones(t *testing.T) {
 			[]string{"warn zones: --zone ASIA matches no zone of the source"}},
 		{"another key", nil, placing.Desired{Unzoned: true}, nil, nil,
 			[]string{"warn zones: a.b has zones on the source that are not copied: its shard key on the target is none"}},
-		{"of the target", nil, wanted, []placing.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
+		{"of the target", nil, wanted, []schema.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn zones: the zones that the target has for a.b stay as they are: EU from "}},
 		{"as on the target", nil, wanted, wanted.Zones, func(p *planner) { p.targetHas("a.b") }, nil},
 		{"replica set", []string{"EU=s0"}, wanted, nil, func(p *planner) { p.Source.Info.Kind = mongo.KindReplicaSet },
@@ -93,7 +93,7 @@ func TestZones(t *testing.T) {
 		}
 		p := between(mongo.KindSharded, mongo.KindSharded)
 		p.Desired = &placing.Source{Zones: zones}
-		s := sharding{desired: map[string]placing.Desired{"a.b": c.of}, zones: map[string][]placing.Zone{"a.b": c.have},
+		s := sharding{desired: map[string]placing.Desired{"a.b": c.of}, zones: map[string][]schema.Zone{"a.b": c.have},
 			from: from, shards: []placing.Shard{{Name: "s0"}, {Name: "s1"}, {Name: "s2", Draining: true}}}
 		if c.change != nil {
 			c.change(p)

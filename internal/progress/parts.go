@@ -138,8 +138,7 @@ func (p *Progress) routersDone() []RouterDone {
 	return sorted(sums)
 }
 
-// shardStatus is what is shown of shards. need is the position from which the oplogs are
-// needed.
+// shardStatus is what is shown of shards. need is the position from which the oplogs are needed.
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 	since, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
@@ -198,14 +197,13 @@ func oldest(samples []sample, now time.Time) (sample, float64) {
 	return samples[0], now.Sub(samples[0].at).Seconds()
 }
 
-func perSpan(from, to int64, seconds float64) float64 {
+func perSpan[N int64 | float64](from, to N, seconds float64) float64 {
 	if seconds <= 0 {
 		return 0
 	}
 	return float64(max(to-from, 0)) / seconds
 }
 
-// first returns the first match, or the zero value.
 func first[T any](list []T, fits func(T) bool) (one T) {
 	if i := slices.IndexFunc(list, fits); i >= 0 {
 		one = list[i]

@@ -230,8 +230,7 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetFinal notes what finalize found at a time, what the job has left out, and where the target
-// stands.
+// SetFinal notes what finalize found at a time, what the job has left out, and where the target stands.
 func (p *Progress) SetFinal(at time.Time, differences, leftOut []string, target mongo.OpTime) {
 	p.set(func() {
 		p.st.FinalizedAt, p.st.LeftOut = &at, leftOut
@@ -404,7 +403,6 @@ func (p *Progress) Collection(c copy.CollectionStats, shard string) {
 // figures are counts at one moment, or their rates a second.
 type figures struct{ docs, copied, operations, opBytes, cpu float64 }
 
-// sample is what had been done at one moment.
 type sample struct {
 	at time.Time
 	figures
@@ -433,16 +431,11 @@ func (p *Progress) Sample() {
 }
 
 func perSecond(all []sample) figures {
-	if len(all) < 2 {
+	if len(all) == 0 {
 		return figures{}
 	}
-	oldest, newest := all[0], all[len(all)-1]
-	d := newest.at.Sub(oldest.at).Seconds()
-	if d <= 0 {
-		return figures{}
-	}
-	per := func(a, b float64) float64 { return max((b-a)/d, 0) }
-	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied),
-		per(oldest.operations, newest.operations),
-		per(oldest.opBytes, newest.opBytes), per(oldest.cpu, newest.cpu)}
+	from, to := all[0], all[len(all)-1]
+	per := func(a, b float64) float64 { return perSpan(a, b, to.at.Sub(from.at).Seconds()) }
+	return figures{per(from.docs, to.docs), per(from.copied, to.copied), per(from.operations, to.operations),
+		per(from.opBytes, to.opBytes), per(from.cpu, to.cpu)}
 }

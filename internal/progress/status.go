@@ -137,8 +137,7 @@ type Follow struct {
 	Source  string `json:"source"`
 	// LagSeconds is 0 when everything the source has is applied; -1 unknown.
 	LagSeconds float64 `json:"lagSeconds"`
-	// WindowSeconds is the time until the source's oplog overwrites what the job needs, at its
-	// write rate; -1 unknown.
+	// WindowSeconds is the time until the source's oplog overwrites what the job needs, at its write rate; -1 unknown.
 	WindowSeconds float64 `json:"windowSeconds"`
 	// WindowHeld says that what the oplog may overwrite is kept on local disk.
 	WindowHeld bool `json:"windowHeld,omitempty"`

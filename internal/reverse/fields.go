@@ -55,7 +55,6 @@ func (v *inverter) fields(rules []string) (out []string, losses []Loss, err erro
 	return out[:last:last], losses, nil
 }
 
-// section is one of the inverse.
 type section struct {
 	fields bson.D   // paths to paths
 	paths  []string // or a list

@@ -165,24 +165,17 @@ func distinct(list []string) []string {
 // excluded inverts a pattern of what is left out.
 func (v *inverter) excluded(p pattern) (out []string, err error) {
 	db, ns := p.name()
-	_, stays := v.dbs[db]
-	stays = !stays
-	for from, to := range v.dbs {
-		if p.matches(to) && !p.matches(from) {
-			if db != to {
+	_, moves := v.dbs[db]
+	for i, m := range []map[string]string{v.dbs, v.colls} {
+		for from, to := range m {
+			if !p.matches(to) || p.matches(from) {
+				continue
+			}
+			if to != []string{db, ns}[i] {
 				return nil, fmt.Errorf("--exclude %s: %s is on the target %s, which the pattern has too: %w", p.text, from, to,
 					errAmbiguous)
 			}
-			stays = false
-		}
-	}
-	for from, to := range v.colls {
-		if p.matches(to) && !p.matches(from) {
-			if ns != to {
-				return nil, fmt.Errorf("--exclude %s: %s is on the target %s, which the pattern has too: %w", p.text, from, to,
-					errAmbiguous)
-			}
-			stays = false
+			moves = true
 		}
 	}
 	for _, from := range slices.Sorted(maps.Keys(v.dbs)) {
@@ -190,7 +183,7 @@ func (v *inverter) excluded(p pattern) (out []string, err error) {
 			out = append(out, transform.Literal(v.dbs[from])+"."+p.coll)
 		}
 	}
-	if stays {
+	if !moves {
 		out = append(out, p.text)
 	}
 	return out, nil

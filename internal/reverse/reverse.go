@@ -4,6 +4,7 @@
 package reverse
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,7 +82,6 @@ func Invert(d Definition) (Definition, []Loss, error) {
 	return back, append(losses, more...), err
 }
 
-// losses are those of rules that choose documents or operations.
 func losses(r transform.Config) (out []Loss) {
 	add := func(name string, rules []string, what string) {
 		for _, text := range rules {
@@ -100,26 +100,13 @@ func losses(r transform.Config) (out []Loss) {
 // JobName is that of the job that reverses another one: shop-back of shop, shop-back2 of shop-back.
 func JobName(of string) string {
 	const back = "-back"
-	name, n, again := cutLast(of, back)
-	if !again {
-		return of + back
+	if i := strings.LastIndex(of, back); i >= 0 {
+		name, n := of[:i+len(back)], of[i+len(back):]
+		if k, err := strconv.Atoi(cmp.Or(n, "1")); err == nil {
+			return name + strconv.Itoa(k+1)
+		}
 	}
-	if n == "" {
-		return name + back + "2"
-	}
-	k, err := strconv.Atoi(n)
-	if err != nil {
-		return of + back
-	}
-	return name + back + strconv.Itoa(k+1)
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
+	return of + back
 }
 
 // Refusing are the losses that nobody has accepted by name.

@@ -139,7 +139,7 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	for _, one := range p.Collections {
 		names = append(names, one.dataNS())
 	}
-	keys, err := entries(ctx, c, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: names}}}})
+	keys, err := Entries(ctx, c, names)
 	if mongo.IsCode(err, mongo.CodeUnauthorized) {
 		p.NoKeys = true
 		return nil
@@ -147,8 +147,8 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
-		if i := slices.Index(names, k.NS); i >= 0 {
+	for i, ns := range names {
+		if k, sharded := keys[ns]; sharded {
 			p.Collections[i].ShardKey = shardkey.Text(k.Key)
 			if k.Unique {
 				p.Collections[i].ShardKey += ", unique"

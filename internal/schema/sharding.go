@@ -7,9 +7,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
@@ -19,33 +17,58 @@ import (
 type sharding struct {
 	Key    bson.Raw // the pattern of the shard key
 	Unique bool
-	Zones  []zone // by their lower bounds
+	Zones  []Zone // by their lower bounds
 }
 
-type zone struct {
+// Zone is a range of shard keys, Max excluded, of a zone.
+type Zone struct {
 	NS  string   `bson:"ns"`
 	Min bson.Raw `bson:"min"`
 	Max bson.Raw `bson:"max"`
 	Tag string   `bson:"tag"`
 }
 
-type configured struct {
-	NS      string   `bson:"_id"`
-	Key     bson.Raw `bson:"key"`
-	Unique  bool     `bson:"unique"`
-	Dropped bool     `bson:"dropped"`
-	Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
+// Zones reads the zones of collections of a sharded cluster, of all if names is nil, by namespace and in the order of
+// keys.
+func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
+	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(c.Config("tags").Find(ctx,
+		oneOf("ns", names), options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
+	all := map[string][]Zone{}
+	for _, z := range list {
+		all[z.NS] = append(all[z.NS], z)
+	}
+	return all, err
 }
 
-// config is a majority-committed collection of the config servers.
-func config(c *mongo.Cluster, name string) *driver.Collection {
-	return c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection(name)
+func oneOf(field string, names []string) bson.D {
+	if names == nil {
+		return bson.D{}
+	}
+	return bson.D{{Key: field, Value: bson.D{{Key: "$in", Value: names}}}}
 }
 
-func entries(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]configured, error) {
-	all, err := mongo.ReadAll[configured](ctx, "read which collections of %s are sharded", c.Address())(
-		config(c, "collections").Find(ctx, filter))
-	return slices.DeleteFunc(all, func(e configured) bool { return e.Dropped || e.Single }), err
+// Entry is the config servers' entry of a sharded collection.
+type Entry struct {
+	NS        string      `bson:"_id"`
+	UUID      bson.Binary `bson:"uuid"`
+	Key       bson.Raw    `bson:"key"`
+	Unique    bool        `bson:"unique"`
+	NoBalance *bool       `bson:"noBalance"`
+	Dropped   bool        `bson:"dropped"`
+	Single    bool        `bson:"unsplittable"` // not sharded, as 8.0 has them
+}
+
+// Entries reads which of the given collections of a sharded cluster are sharded, of all if names is nil.
+func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
+	list, err := mongo.ReadAll[Entry](ctx, "read which collections of %s are sharded", c.Address())(
+		c.Config("collections").Find(ctx, oneOf("_id", names)))
+	all := map[string]Entry{}
+	for _, e := range list {
+		if !e.Dropped && !e.Single {
+			all[e.NS] = e
+		}
+	}
+	return all, err
 }
 
 // shardings reads shard keys and zones of a sharded cluster, by the namespace of the documents.
@@ -53,24 +76,17 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}
-	colls, err := entries(ctx, c, bson.D{})
+	var zones map[string][]Zone
+	colls, err := Entries(ctx, c, nil)
+	if err == nil {
+		zones, err = Zones(ctx, c, nil)
+	}
 	if err != nil {
 		return nil, mongo.NeedsRole(err, "grant the role clusterMonitor")
 	}
 	all := map[string]sharding{}
-	for _, one := range colls {
-		all[one.NS] = sharding{Key: one.Key, Unique: one.Unique}
-	}
-	zones, err := mongo.ReadAll[zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx, bson.D{},
-		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
-	if err != nil {
-		return nil, mongo.NeedsRole(err, "grant the role clusterMonitor")
-	}
-	for _, z := range zones {
-		if one, ok := all[z.NS]; ok {
-			one.Zones = append(one.Zones, z)
-			all[z.NS] = one
-		}
+	for ns, one := range colls {
+		all[ns] = sharding{one.Key, one.Unique, zones[ns]}
 	}
 	return all, nil
 }

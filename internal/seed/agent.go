@@ -51,8 +51,7 @@ type Agent struct {
 	open   *round // the one that may be joined
 }
 
-// NewAgent opens the data directory. It takes the lock of a stopped member, so that no
-// mongod starts on it meanwhile.
+// NewAgent opens the data directory. It takes the lock of a stopped member, so that no mongod starts on it meanwhile.
 func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute
@@ -238,8 +237,7 @@ type Freezer interface {
 // Thaw is a frozen member.
 type Thaw interface {
 	Lost() <-chan struct{} // closed when the files no longer stand still: later reads may be torn
-	// Release lets the member go on. Its error says that the files did not stand
-	// still all the time.
+	// Release lets the member go on. Its error says that the files did not stand still all the time.
 	Release() error
 }
 

@@ -28,18 +28,16 @@ const (
 	cursorCloseWait  = 15 * time.Second
 )
 
-// BackupCursor pins the files of a member that works, by $backupCursor of MongoDB
-// Enterprise and Percona Server in its documented format. It was never run against a
-// real server.
+// BackupCursor pins the files of a member that works, by $backupCursor of MongoDB Enterprise and Percona Server in its
+// documented format. It was never run against a real server.
 type BackupCursor struct {
 	URI   string
 	Alive time.Duration // between two getMore commands; default one minute
 	Log   *slog.Logger
 }
 
-// backupCursor is an open cursor. The member goes on writing, but only where the listed
-// state has nothing. The commands carry no session: servers keep a session's cursor half
-// an hour after its client was killed, others ten minutes.
+// backupCursor is an open cursor. The member goes on writing, but only where the listed state has nothing. The commands
+// carry no session: servers keep a session's cursor half an hour after its client was killed, others ten minutes.
 type backupCursor struct {
 	pool     *wire.Pool
 	log      *slog.Logger
@@ -255,7 +253,6 @@ func (c *backupCursor) extend(ctx context.Context) ([]File, mongo.OpTime, error)
 	return files, to, err
 }
 
-// extension reads the list of an extension, and closes its cursor.
 func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, error) {
 	var files []File
 	for {
@@ -282,7 +279,6 @@ func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, er
 	}
 }
 
-// behind returns how far a position is behind the member's own.
 func (c *backupCursor) behind(ctx context.Context, at mongo.OpTime) (time.Duration, error) {
 	_, own, err := c.positions(ctx)
 	if err != nil {
@@ -334,9 +330,8 @@ func (c *backupCursor) kill(ctx context.Context) error {
 	return nil
 }
 
-// Replies to $backupCursor. MongoDB's error list calls 50915,
-// BackupCursorOpenConflictWithCheckpoint, retriable; the others have no name, so that
-// their text counts as well.
+// Replies to $backupCursor. MongoDB's error list calls 50915, BackupCursorOpenConflictWithCheckpoint, retriable; the
+// others have no name, so that their text counts as well.
 const (
 	codeNoSuchStage         = 40324
 	codeCommandNotFound     = 59

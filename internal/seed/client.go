@@ -26,8 +26,7 @@ import (
 // ClientOptions are how to connect to an agent.
 type ClientOptions struct {
 	URL string // https://host:port
-	// TokenFile holds the agent's token. Each request reads it: a restarted agent may
-	// have made another.
+	// TokenFile holds the agent's token. Each request reads it: a restarted agent may have made another.
 	TokenFile string
 	CA        string // file with the authority of the agent's certificate; empty is the system's
 	Zstd      bool
@@ -161,7 +160,6 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 	return nil, &remoteError{text: failed.Error, hint: failed.Hint, status: resp.StatusCode}
 }
 
-// retry tries again while the network fails, for up to RetryFor.
 func (c *Client) retry(ctx context.Context, try func() error) error {
 	giveUp := time.Now().Add(c.o.RetryFor)
 	var remote *remoteError
@@ -192,8 +190,7 @@ func isCertificate(err error) bool {
 	return is
 }
 
-// The blocks of a reply are frames: kind, checksum, length, bytes. A reply without
-// frameEnd was cut.
+// The blocks of a reply are frames: kind, checksum, length, bytes. A reply without frameEnd was cut.
 const (
 	frameEnd byte = iota
 	frameRaw

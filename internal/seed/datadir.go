@@ -18,8 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// dataDir is a member's data directory. Like the server it follows links. Names in it
-// come from its own list only.
+// dataDir is a member's data directory. Like the server it follows links. Names in it come from its own list only.
 type dataDir struct {
 	path    string // without links
 	storage Storage
@@ -214,7 +213,6 @@ func (w *walk) stamp(p string, info fs.FileInfo) (s stamp) {
 	return s
 }
 
-// unfollowed is the error for what cannot be followed to a file.
 func unfollowed(p, why string) error {
 	return mongo.WithHint(fmt.Errorf("%s %s", p, why),
 		"remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
@@ -310,8 +308,7 @@ func neverTables(name string) bool {
 	return slices.Contains([]string{"diagnostic.data", "lost+found", keyStore, keyDB}, name)
 }
 
-// The keys of a member that is encrypted at rest, of MongoDB Enterprise and of
-// Percona Server.
+// The keys of a member that is encrypted at rest, of MongoDB Enterprise and of Percona Server.
 const (
 	keyStore = "key.store"
 	keyDB    = "key.db"

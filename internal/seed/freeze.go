@@ -132,7 +132,6 @@ var errThawed = errors.New("seed: the source no longer stands still")
 
 var errWritten = errors.New("written to while the member stood still")
 
-// stoodStill fails if a file has changed since before.
 func (r *round) stoodStill(before map[string]stamp) error {
 	now, err := r.agent.dir.list()
 	if err != nil {
@@ -245,7 +244,6 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (bytes int64, err
 	return bytes, nil
 }
 
-// listing is the files now, with what the round knows of each.
 type listing struct {
 	*inventory
 	known map[string]*roundFile

@@ -36,7 +36,6 @@ type turnRequest struct {
 	Puller string `json:"puller"`
 }
 
-// readRequest is a ReadRequest with a choice of compression.
 type readRequest struct {
 	ReadRequest
 	Zstd bool `json:"zstd"`
@@ -142,7 +141,6 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// serveRead replies with blocks.
 func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Encoder) {
 	var q readRequest
 	if !decode(w, r, &q) {

@@ -172,7 +172,6 @@ func checkPath(p string) error {
 	return nil
 }
 
-// checkFile checks a file that the other side names.
 func checkFile(f File, seen map[string]bool) error {
 	if err := checkPath(f.Path); err != nil {
 		return err

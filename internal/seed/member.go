@@ -193,7 +193,6 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 	})
 }
 
-// connectSet connects to the set that uri names a member of.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {

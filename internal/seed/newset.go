@@ -84,7 +84,6 @@ func checkIndependent(ctx context.Context, c *driver.Client) error {
 	return nil
 }
 
-// partOfCluster is the error for a new set from a member of a sharded cluster.
 func partOfCluster(role string) error {
 	what := map[string]string{"shardsvr": "a shard", "configsvr": "a config server"}[role]
 	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded "+
@@ -181,10 +180,9 @@ func tailOf(name string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// Private is the guardian of a private mongod, a process of its own: it starts the
-// command, shuts it down cleanly when in ends, and returns its exit code. The mongod keeps
-// open the files that the guardian got from its parent. If the guardian is killed as
-// well, the kernel shuts the mongod down where it can (see withGuardian).
+// Private is the guardian of a private mongod, a process of its own: it starts the command, shuts it down cleanly when
+// in ends, and returns its exit code. The mongod keeps open the files that the guardian got from its parent. If the
+// guardian is killed as well, the kernel shuts the mongod down where it can (see withGuardian).
 func Private(in io.Reader, command []string) (code int, err error) {
 	if len(command) == 0 {
 		return 0, errors.New("seed: the guardian of a private mongod has no command")

@@ -82,7 +82,6 @@ func existing(dir string) string {
 	return dir
 }
 
-// mongodConfig is a mongod's options as it reports them.
 type mongodConfig struct {
 	Net struct {
 		Port int `yaml:"port"` // 0 is the default

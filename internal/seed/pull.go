@@ -285,7 +285,6 @@ func (p *pull) room(m *Manifest) error {
 	return checkRoom(p.o.DBPath, m.Bytes-there)
 }
 
-// checkRoom refuses a directory without room for so many bytes, and some more.
 func checkRoom(dir string, need int64) error {
 	free, err := freeBytes(existing(dir))
 	if err == nil && free < need+need/50 {

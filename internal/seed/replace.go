@@ -188,7 +188,6 @@ func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 	return false, nil
 }
 
-// rejoin waits until the replaced member has caught up.
 func rejoin(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	set, err := connectSet(ctx, o.SetURI)
 	if err != nil {

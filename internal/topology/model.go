@@ -200,7 +200,6 @@ func AutomaticTree(set *Set, concern string, share float64, p Params) map[string
 	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 
-// automatic is the mean shape of the trees that members choose.
 func automatic(set *Set, p Params) (mean shape) {
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
 	for range autoSamples {
@@ -215,7 +214,6 @@ func automatic(set *Set, p Params) (mean shape) {
 	return mean
 }
 
-// randomTree lets the members join in a random order.
 func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 	tree := map[string]string{}
 	primary := set.Primary()

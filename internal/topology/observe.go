@@ -74,7 +74,6 @@ func (o *Observer) host(name string) *hostState {
 	return o.hosts[name]
 }
 
-// client returns a client of one member alone.
 func (o *Observer) client(host string) (*driver.Client, error) {
 	h := o.host(host)
 	if h.client != nil {

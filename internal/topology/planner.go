@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// planner builds one plan.
 type planner struct {
 	set     *Set
 	o       PlanOptions
@@ -134,7 +133,6 @@ func (p *planner) canFeed(src, m *Member) bool {
 		p.inner(src) && p.set.MayChain(m) && (m.Votes == 0 || src.Votes > 0))
 }
 
-// choose returns a source among the seated members.
 func (p *planner) choose(m *Member) *Member {
 	var best *Member
 	if p.opensZone(m) {

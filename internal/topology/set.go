@@ -157,7 +157,6 @@ func configured(c mongo.MemberConfig) Member {
 	return m
 }
 
-// answered takes what the member reports of itself.
 func (m *Member) answered(v *view) {
 	s := v.status
 	m.Asked, m.Healthy, m.Override, m.Version, m.term = true, true, v.facts.override, v.facts.version, s.Term

@@ -324,7 +324,6 @@ func Diff(ctx context.Context, source, target *mongo.Cluster, rules *transform.S
 	return out, err
 }
 
-// differing returns the names of the fields in which two documents differ.
 func differing(a, b bson.Raw) (names []string) {
 	values := func(raw bson.Raw) map[string]bson.RawValue {
 		all, _ := raw.Elements()
@@ -335,16 +334,12 @@ func differing(a, b bson.Raw) (names []string) {
 		return m
 	}
 	s, t := values(a), values(b)
-	for key := range s {
+	all := maps.Clone(s)
+	maps.Copy(all, t)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if key != "userId" && !s[key].Equal(t[key]) {
 			names = append(names, key)
 		}
 	}
-	for key := range t {
-		if _, there := s[key]; !there {
-			names = append(names, key)
-		}
-	}
-	slices.Sort(names)
 	return names
 }

@@ -2,6 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
+	"flag"
 	"maps"
 	"os"
 	"os/exec"
@@ -14,42 +17,63 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/test/golden"
 )
 
-// DocsAreUpToDate checks that the pages in docs/cli, and the file of a program's
-// variables, are what its commands say. Tests run two directories below the top.
+//nolint:gochecknoglobals // go test parses flags before a test can register one
+var (
+	manDir     = flag.String("man", "", "write the man pages to this directory")
+	manDate    = flag.String("man-date", "2026-01-02", "the day that man pages bear")
+	manVersion = flag.String("man-version", "", "the version that man pages bear")
+)
+
+// DocsAreUpToDate checks that the pages in docs/cli, and the file of a program's variables, are what its commands say.
+// With -update it writes them. Tests run two directories below the top.
 func DocsAreUpToDate(t *testing.T, program New, variables string) {
 	root := Start(t, program).Root()
 	dir := filepath.Join("..", "..", "docs", "cli")
-	pages := cli.DocPages(root)
+	pages, names := docPages(root), variablesOf(root)
+	found, err := filepath.Glob(filepath.Join(dir, root.Name()+"_*.md"))
+	if golden.Updating() {
+		// Pages of commands that are no more are removed, those of other programs stay.
+		for _, path := range found {
+			err = errors.Join(err, os.Remove(path))
+		}
+		err = errors.Join(err, writePages(dir, pages), os.WriteFile(variables, names, 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, page := range pages {
 		raw, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || string(raw) != string(page) {
 			t.Errorf("%s is out of date (%v); run: make docs", name, err)
 		}
 	}
-	found, err := filepath.Glob(filepath.Join(dir, root.Name()+"_*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, path := range found {
-		if !slices.Contains(slices.Collect(maps.Keys(pages)), filepath.Base(path)) {
+		if pages[filepath.Base(path)] == nil && !golden.Updating() {
 			t.Errorf("%s belongs to no command; run: make docs", path)
 		}
 	}
 	raw, err := os.ReadFile(variables)
-	if err != nil || string(raw) != string(cli.VariablesOf(root)) {
+	if err != nil || string(raw) != string(names) {
 		t.Errorf("%s is out of date (%v); run: make docs", variables, err)
 	}
 }
 
-// ManPages checks that each command has a man page that a formatter takes without a
-// warning. It returns the pages by file name.
+// ManPages checks that each command has a man page that a formatter takes without a warning. It returns the pages by
+// file name, and writes them where -man says.
 func ManPages(t *testing.T, program New) map[string][]byte {
 	root := Start(t, program).Root()
-	pages := cli.ManPages(root, "2026-01-02")
-	if len(pages) != len(cli.DocPages(root)) {
-		t.Errorf("%d man pages, %d of Markdown", len(pages), len(cli.DocPages(root)))
+	root.Version = cmp.Or(*manVersion, root.Version)
+	pages := manPages(root, *manDate)
+	if len(pages) != len(docPages(root)) {
+		t.Errorf("%d man pages, %d of Markdown", len(pages), len(docPages(root)))
+	}
+	if *manDir != "" {
+		if err := writePages(*manDir, pages); err != nil {
+			t.Fatal(err)
+		}
 	}
 	groff, err := exec.LookPath("groff")
 	if err != nil {

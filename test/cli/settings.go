@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -91,7 +90,7 @@ func PasswordsInFlagsAreWarnedOf(t *testing.T, program New) {
 		origins, problems := config.Load(cmd.Flags(), "",
 			config.Inputs{LookupEnv: func(name string) (string, bool) { v, ok := w.Env[name]; return v, ok },
 				ReadFile: os.ReadFile})
-		warnings := config.Warnings(cmd.Flags(), origins, cli.FileMode)
+		warnings := config.Warnings(cmd.Flags(), origins)
 		if len(problems) > 0 || len(warnings) != 1 || warnings[0].Setting != flag.Name ||
 			!strings.Contains(warnings[0].How, "MILLRACE_") {
 			t.Errorf("%v %v", problems, warnings)

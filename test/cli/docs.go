@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,63 +15,32 @@ import (
 	"github.com/millrace/millrace/internal/config"
 )
 
-func docsCommand() *cobra.Command {
-	var dir, variables, date string
-	var man bool
-	cmd := &cobra.Command{
-		Use:    "docs",
-		Short:  "Write the help of all commands as Markdown or as man pages",
-		Hidden: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			root := cmd.Root()
-			if man {
-				return writePages(dir, ManPages(root, date))
-			}
-			// Pages of commands that are no more are removed, those of other programs stay.
-			old, err := filepath.Glob(filepath.Join(dir, root.Name()+"_*.md"))
-			for _, path := range old {
-				err = errors.Join(err, os.Remove(path))
-			}
-			if variables != "" {
-				err = errors.Join(err, os.WriteFile(variables, VariablesOf(root), 0o644))
-			}
-			return errors.Join(err, writePages(dir, DocPages(root)))
-		},
-	}
-	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "`directory` to write to")
-	cmd.Flags().StringVar(&variables, "variables", "", "`file` for the names of all variables of flags")
-	cmd.Flags().BoolVar(&man, "man", false, "write man pages")
-	cmd.Flags().StringVar(&date, "date", "", "`day` that the man pages bear, as 2026-01-02")
-	return cmd
-}
-
 func writePages(dir string, pages map[string][]byte) error {
 	errs := []error{os.MkdirAll(dir, 0o755)}
 	for name, page := range pages {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, name), page, 0o644))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("write docs: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// VariablesOf returns the names of all variables that the pages of a program's flags have,
-// one a line.
-func VariablesOf(root *cobra.Command) []byte {
-	var flags []*pflag.Flag
+// variablesOf returns the names of all variables that the pages of a program's flags have, one a line.
+func variablesOf(root *cobra.Command) []byte {
+	var all []string
 	eachCommand(root, func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && !f.Hidden {
-				flags = append(flags, f)
+			if names := f.Annotations["variable"]; f.Name == "help" || f.Hidden || names != nil {
+				all = append(all, names...)
+			} else {
+				all = append(all, config.EnvName(f.Name))
 			}
 		})
 	})
-	return []byte(strings.Join(config.AllVariables(flags), "\n") + "\n")
+	slices.Sort(all)
+	return []byte(strings.Join(slices.Compact(all), "\n") + "\n")
 }
 
-// DocPages returns a Markdown page for each visible command, by file name.
-func DocPages(root *cobra.Command) map[string][]byte {
+// docPages returns a Markdown page for each visible command, by file name.
+func docPages(root *cobra.Command) map[string][]byte {
 	pages := map[string][]byte{}
 	eachCommand(root, func(c *cobra.Command) { pages[docFile(c)] = docPage(c) })
 	return pages
@@ -137,7 +105,7 @@ func docPage(c *cobra.Command) []byte {
 		commands = append(commands, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
 	}
 	docTable(&b, "## Commands", "| command | what it does |\n|---|---|", commands)
-	b.WriteString("\n<!-- written by `" + c.Root().Name() + " docs`; do not edit -->\n")
+	b.WriteString("\n<!-- written by make docs; do not edit -->\n")
 	return b.Bytes()
 }
 
@@ -159,8 +127,8 @@ func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
 }
 
-// ManPages returns a man page with this date for each visible command, by file name.
-func ManPages(root *cobra.Command, date string) map[string][]byte {
+// manPages returns a man page with this date for each visible command, by file name.
+func manPages(root *cobra.Command, date string) map[string][]byte {
 	pages := map[string][]byte{}
 	eachCommand(root, func(c *cobra.Command) { pages[manName(c)+".1"] = manPage(c, date) })
 	return pages
@@ -226,89 +194,4 @@ func roff(text string) string {
 		text = `\&` + text
 	}
 	return text
-}
-
-// usage is cobra's usage with flags below titles and folded to the terminal's width.
-func (p *Program) usage(c *cobra.Command) error {
-	var b strings.Builder
-	b.WriteString("Usage:")
-	if c.Runnable() {
-		b.WriteString("\n  " + c.UseLine())
-	}
-	if c.HasAvailableSubCommands() {
-		b.WriteString("\n  " + c.CommandPath() + " [command]")
-	}
-	if c.HasExample() {
-		b.WriteString("\n\nExamples:\n" + c.Example)
-	}
-	if c.HasAvailableSubCommands() {
-		b.WriteString("\n\nAvailable Commands:")
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() || sub.Name() == "help" {
-				fmt.Fprintf(&b, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
-			}
-		}
-	}
-	shortened := false
-	for _, s := range config.Sections(c.LocalFlags()) {
-		s.Flags.VisitAll(func(f *pflag.Flag) {
-			summary, _, cut := strings.Cut(f.Usage, "\n")
-			f.Usage, shortened = summary, shortened || cut
-		})
-		// The last column stays free: a character there may make the terminal wrap.
-		fmt.Fprintf(&b, "\n\n%s:\n%s", s.Title, strings.TrimRight(s.Flags.FlagUsagesWrapped(p.Columns()-1), "\n"))
-	}
-	if shortened {
-		b.WriteString("\n\nDetails of all flags: docs/cli/" + docFile(c) + ", man " + manName(c))
-	}
-	if c.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\n\nUse \"%s [command] --help\" for more information about a command.", c.CommandPath())
-	}
-	_, err := io.WriteString(c.OutOrStderr(), b.String()+"\n")
-	return err
-}
-
-// completeValues has the shell offer words, files or directories for the values of flags.
-func completeValues(cmd *cobra.Command) {
-	if !cmd.HasParent() {
-		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if offered := values(f); offered != nil {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, offered)
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		completeValues(sub)
-	}
-}
-
-// plainUsages removes the quotes around the name of a flag's value, because shells show the usage.
-func plainUsages(cmd *cobra.Command) {
-	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
-		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
-	}
-	for _, sub := range cmd.Commands() {
-		plainUsages(sub)
-	}
-}
-
-// values are those that a flag takes, nil where anything may stand.
-func values(f *pflag.Flag) cobra.CompletionFunc {
-	words := config.Choices(f)
-	kind, _ := pflag.UnquoteUsage(f)
-	switch {
-	case words != nil:
-		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
-	case kind == "file" || kind == "program":
-		return Files
-	case kind == "directory":
-		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
-	}
-	return nil
-}
-
-// Files has the shell offer those that there are.
-func Files(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveDefault
 }
