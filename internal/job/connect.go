@@ -184,7 +184,6 @@ func (j *Job) readable(ctx context.Context) error {
 	return nil
 }
 
-// stalled returns what the oldest stalled operation waits for, and since when.
 func (j *Job) stalled() (reason string, since *time.Time) {
 	for _, s := range append(j.sources(), origin.Part{Name: "the target", Cluster: j.dst}) {
 		what, began := s.Waits()

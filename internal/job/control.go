@@ -249,7 +249,6 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cannotFinalize returns why the job cannot be finalized now, "" if it can.
 func (j *Job) cannotFinalize(s Status) string {
 	if j.spec.Mode == ModeStructure && s.Phase != PhaseFinalized && s.Phase != PhaseFailed {
 		return "the job makes the structure alone, and ends by itself"

@@ -59,7 +59,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 		}
 	}
 	if c.source.shards != nil {
-		if err := c.source.shards.Begin(positionOf(job), c.source.Names.All()); err != nil {
+		if err := c.source.shards.Begin(job.ResumeAt(), c.source.Names.All()); err != nil {
 			return err
 		}
 	}

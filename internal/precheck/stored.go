@@ -43,7 +43,7 @@ func (p stored) resume(context.Context) error {
 			"--history, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
-	case job.Phase == state.PhaseFinalized && job.OnlyCopied() && !p.Mode.EndsByItself():
+	case job.Phase == state.PhaseFinalized && job.Ended == state.ModeFull && !p.Mode.EndsByItself():
 		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart",
 			job.Applied)
 		if p.Source.Info.Kind == mongo.KindSharded {
@@ -53,9 +53,6 @@ func (p stored) resume(context.Context) error {
 			p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
-		if at.IsZero() { // by an older version
-			at = job.UpdatedAt
-		}
 		p.plan.Finalized = &at
 		if !job.TargetPosition.IsZero() {
 			p.plan.TargetPosition = job.TargetPosition.String()
@@ -87,7 +84,7 @@ func (p stored) givenShards(context.Context) error {
 	if p.CheckShards == nil {
 		return nil
 	}
-	if err := p.CheckShards(p.job); err != nil {
+	if err := p.CheckShards(p.job.ResumeAt()); err != nil {
 		p.add(Fail, "shards", mongo.HintOf(err), "%v", err)
 	}
 	return nil

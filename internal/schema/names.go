@@ -16,12 +16,12 @@ import (
 
 // Name is a namespace of the source that the job has on its target.
 type Name struct {
-	NS     string // source namespace
-	Target string
-	Type   Type
+	NS     string `bson:"ns"` // source namespace
+	Target string `bson:"target"`
+	Type   Type   `bson:"type"`
 	// UUID identifies the source's collection of the documents; empty for a view, or if unknown.
-	UUID bson.Binary
-	Presence
+	UUID     bson.Binary `bson:"uuid"`
+	Presence `bson:",inline"`
 }
 
 // Presence is what the target has of a namespace.

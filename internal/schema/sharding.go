@@ -48,7 +48,6 @@ func entries(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]configured
 	return slices.DeleteFunc(all, func(e configured) bool { return e.Dropped || e.Single }), err
 }
 
-// shardings reads shard keys and zones of a sharded cluster, by the namespace of the documents.
 func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil

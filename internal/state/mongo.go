@@ -125,8 +125,8 @@ func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 	if err != nil {
 		return job, false, fmt.Errorf("load job %s: %w", s.o.Job, err)
 	}
-	if job.Version > FormatVersion {
-		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by a newer millrace (format %d, this one knows %d)",
+	if job.Version != FormatVersion {
+		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by another version of millrace (format %d, this one knows %d)",
 			s.o.Job, job.Version, FormatVersion), "use that version, or begin anew with --restart")
 	}
 	return job, true, nil
@@ -151,7 +151,7 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 	var out []Job
 	for _, raw := range raws {
 		job, err := readJob(raw)
-		if err != nil || job.Version > FormatVersion {
+		if err != nil || job.Version != FormatVersion {
 			job = Job{ID: job.ID}
 		}
 		if set := s.c.Info.SetID; !set.IsZero() && !job.TargetSet.IsZero() && job.TargetSet != set {
@@ -162,17 +162,6 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 		}
 	}
 	return out, nil
-}
-
-// Create writes a new job. See Jobs.
-func (s *Mongo) Create(ctx context.Context, job Job) error {
-	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 0, Owner{}
-	job.CreatedAt = time.Now().UTC()
-	job.UpdatedAt = job.CreatedAt
-	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil && !driver.IsDuplicateKeyError(err) {
-		return fmt.Errorf("create job %s: %w", s.o.Job, err)
-	}
-	return nil // whoever made it: it is taken over next
 }
 
 // TakeNew writes a new job. See Lease.
@@ -375,7 +364,6 @@ func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (res wire.
 	return res, nil
 }
 
-// statement sets fields of the job and raises its beat.
 func statement(filter, set bson.D) bson.D {
 	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
 	return bson.D{{Key: "q", Value: filter},
