@@ -100,7 +100,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	switch {
 	case (capped || moved) && !f.mayBeCut(ev) && !(moved && reads(route)):
 		return nil
-	case !known || !capped && f.Source.Names.LeftOut(*ev.Change, f.Rules):
+	case !known || !capped && f.Source.Names.LeftOut(*ev.Change, f.Rules) != 0:
 		return nil
 	}
 	to, there := f.Source.Names.Source(ev.Change.To)

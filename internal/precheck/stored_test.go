@@ -44,7 +44,7 @@ func TestResume(t *testing.T) {
 		{"copied again", func(p *planner, j *state.Job) {
 			p.Mode, j.Phase, j.Ended, j.FinalizedAt = state.ModeFull, state.PhaseFinalized, state.ModeFull, ended
 		}, "ok resume: job j is finalized already, at 2026-05-01T12:00:00Z"},
-		{"finalized", func(_ *planner, j *state.Job) { j.Phase, j.UpdatedAt = state.PhaseFinalized, ended },
+		{"finalized", func(_ *planner, j *state.Job) { j.Phase, j.FinalizedAt = state.PhaseFinalized, ended },
 			"ok resume: job j is finalized already, at 2026-05-01T12:00:00Z"},
 	} {
 		p := between(set, set)

@@ -7,9 +7,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
@@ -37,14 +35,9 @@ type configured struct {
 	Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
 }
 
-// config is a majority-committed collection of the config servers.
-func config(c *mongo.Cluster, name string) *driver.Collection {
-	return c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection(name)
-}
-
 func entries(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]configured, error) {
 	all, err := mongo.ReadAll[configured](ctx, "read which collections of %s are sharded", c.Address())(
-		config(c, "collections").Find(ctx, filter))
+		c.Config("collections").Find(ctx, filter))
 	return slices.DeleteFunc(all, func(e configured) bool { return e.Dropped || e.Single }), err
 }
 
@@ -60,7 +53,7 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 	for _, one := range colls {
 		all[one.NS] = sharding{Key: one.Key, Unique: one.Unique}
 	}
-	zones, err := mongo.ReadAll[zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx, bson.D{},
+	zones, err := mongo.ReadAll[zone](ctx, "read the zones of %s", c.Address())(c.Config("tags").Find(ctx, bson.D{},
 		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
 	if err != nil {
 		return nil, mongo.NeedsRole(err, "grant the role clusterMonitor")
@@ -75,13 +68,11 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 }
 
 func (s sharding) keyText() string {
-	switch {
-	case s.Key == nil:
-		return ""
-	case s.Unique:
-		return comparableKey(s.Key) + ", unique"
+	text := comparableKey(s.Key)
+	if s.Unique {
+		text += ", unique"
 	}
-	return comparableKey(s.Key)
+	return text
 }
 
 func (s sharding) zonesText() string {
@@ -112,7 +103,6 @@ type catalog struct {
 // set does not differ from a sharded cluster, nor by the index that a shard key requires, which it
 // removes.
 func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, o DiffOptions) ([]Difference, error) {
-	target := dst.colls
 	if dst.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}
@@ -125,18 +115,19 @@ func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, 
 		return nil, err
 	}
 	byName := map[string]int{}
-	for i, c := range target {
+	for i, c := range dst.colls {
 		byName[c.NS] = i
 	}
 	var out []Difference
 	for _, c := range src.colls {
 		i, ok := byName[rules.Target(c.NS)]
-		if !ok || c.Type != target[i].Type || c.Type == TypeView {
+		if !ok || c.Type != dst.colls[i].Type || c.Type == TypeView {
 			continue
 		}
-		a, b := here[c.DataNS()], there[target[i].DataNS()]
-		if b.Key != nil && (a.Key == nil || comparableKey(a.Key) != comparableKey(b.Key)) {
-			target[i].Indexes = withoutKeyIndex(target[i].Indexes, c.Indexes, b.Key)
+		target := &dst.colls[i]
+		a, b := here[c.DataNS()], there[target.DataNS()]
+		if b.Key != nil && comparableKey(a.Key) != comparableKey(b.Key) {
+			target.Indexes = withoutKeyIndex(target.Indexes, c.Indexes, b.Key)
 		}
 		if src.Info.Kind == mongo.KindSharded && !o.IgnoreSharding {
 			out = append(out, diffSharding(c.NS, a, b)...)
