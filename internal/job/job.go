@@ -262,7 +262,7 @@ func (j *Job) Status() Status {
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
 	st.Compression = progress.Compressions{Source: compression(j.source.cluster), Target: compression(j.dst)}
 	s := j.letters.Stats()
-	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Stats: s}
+	st.Conflicts = progress.Conflicts{Policy: string(j.spec.OnConflict), Stats: s}
 	if s != (deadletter.Stats{}) {
 		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
 	}
