@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,7 +143,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	if _, err := second.TakeOver(t.Context(), never); err != nil {
 		t.Fatalf("take over from a dead process of this machine: %v", err)
 	}
-	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) {
+	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) || strings.Count(err.Error(), "checkpoint") != 1 {
 		t.Errorf("save by the displaced owner: %v", err)
 	}
 	if _, err := first.Begin(t.Context()); !errors.Is(err, ErrFenced) {
