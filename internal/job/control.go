@@ -183,9 +183,9 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	j.srcGate.SetLoad(l.Source)
 	j.dstGate.SetLoad(l.Target)
 	for _, s := range j.sources() {
-		s.Limit(sourceInUse(l.Source))
+		s.Limit(inUse(l.Source, sourceLow))
 	}
-	j.dst.Limit(targetInUse(l.Target))
+	j.dst.Limit(inUse(l.Target, targetLow))
 	j.log.Info("loads changed by operator", "source", l.Source, "target", l.Target)
 	return nil
 }

@@ -126,8 +126,9 @@ func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 		return job, false, fmt.Errorf("load job %s: %w", s.o.Job, err)
 	}
 	if job.Version != FormatVersion {
-		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by another version of millrace (format %d, this one knows %d)",
-			s.o.Job, job.Version, FormatVersion), "use that version, or begin anew with --restart")
+		return job, false, mongo.WithHint(
+			fmt.Errorf("job %s was written by another version of millrace (format %d, this one knows %d)",
+				s.o.Job, job.Version, FormatVersion), "use that version, or begin anew with --restart")
 	}
 	return job, true, nil
 }
