@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -197,7 +198,7 @@ func throttleCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("throttle", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.ask(ctx, http.MethodPatch, api.PathLimits, c.Limits)
 		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
-		if l := loadText(job.LoadStatus{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
+		if l := loadText(progress.Load{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
 		return c.changed(&j, err, text, "limits changed: "+text)
@@ -371,7 +372,7 @@ func differencesError(s job.Status) error {
 		"millrace verify compares again and lists documents")
 }
 
-func loadText(l job.LoadStatus) string {
+func loadText(l progress.Load) string {
 	side := func(name string, load pace.Load, atOnce int) string {
 		text := name + " " + string(load)
 		if load == pace.Max && atOnce > 0 {
@@ -385,11 +386,11 @@ func loadText(l job.LoadStatus) string {
 	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
 }
 
-func compressionText(c job.Compressions) string {
+func compressionText(c progress.Compressions) string {
 	var parts []string
 	for _, side := range []struct {
 		name string
-		job.Compression
+		progress.Compression
 	}{{"source", c.Source}, {"target", c.Target}} {
 		switch {
 		case !side.On:

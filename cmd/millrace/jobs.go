@@ -26,7 +26,6 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
-	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -93,9 +92,6 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
 	if j.Phase == state.PhaseFinalized {
 		at := j.FinalizedAt.UTC()
-		if j.FinalizedAt.IsZero() { // by an older version
-			at = info.SavedAt
-		}
 		info.FinalizedAt, info.TargetPosition = &at, text(j.TargetPosition)
 	}
 	if j.Owner != (state.Owner{}) {
@@ -105,7 +101,7 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		at := j.Applied.Time()
 		info.AppliedAt = &at
 	}
-	if from, err := oplog.ReadFrom(stream.Position{At: j.Applied, Mark: j.Mark}); err == nil {
+	if from, err := oplog.ReadFrom(j.ResumeAt()); err == nil {
 		info.ReadsFrom = text(from)
 	}
 	for _, d := range j.Refused {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -257,7 +258,7 @@ func plainRow(row table.Row) table.Row {
 	return out
 }
 
-func (t facts) structure(s *job.StructureStatus) {
+func (t facts) structure(s *progress.Structure) {
 	t.add("collections made", ofAll(s.Collections, s.CollectionsTotal))
 	t.add("views made", ofAll(s.Views, s.ViewsTotal))
 	t.add("indexes built", ofAll(s.Indexes, s.IndexesTotal))

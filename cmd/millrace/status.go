@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -39,7 +40,7 @@ func (j *jobInfo) asStatus() jobStatus {
 	if st == nil {
 		st = &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target,
 			Differences: j.Differences, FinalizedAt: j.FinalizedAt, TargetPosition: j.TargetPosition,
-			Copy:   job.CopyStatus{ETASeconds: -1},
+			Copy:   progress.Copy{ETASeconds: -1},
 			Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
 		st.Conflicts.Stats = j.Letters
 	}
@@ -234,7 +235,7 @@ func (t facts) add(name string, value any) {
 	}
 }
 
-func (t facts) conflicts(c job.ConflictStatus) {
+func (t facts) conflicts(c progress.Conflicts) {
 	if text := c.Stats.Text(); text != "" {
 		t.add("conflicts", text)
 		t.AppendRow(table.Row{"dead letters", c.Where})
@@ -290,7 +291,7 @@ func (t facts) following(f job.FollowStatus) {
 	}
 }
 
-func shardsTable(shards []job.ShardStatus) table.Writer {
+func shardsTable(shards []progress.Shard) table.Writer {
 	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind",
 		"oplog window")
 	for _, s := range shards {
@@ -302,7 +303,7 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 	return t
 }
 
-func routersTable(routers []job.RouterStatus) table.Writer {
+func routersTable(routers []progress.Router) table.Writer {
 	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
 	for _, r := range routers {
 		t.AppendRow(table.Row{cli.Plain(r.Router), format.Count(r.Commands), format.Count(r.CommandsRate),
@@ -313,7 +314,7 @@ func routersTable(routers []job.RouterStatus) table.Writer {
 	return t
 }
 
-func collectionsTable(cs []job.CollectionStatus) table.Writer {
+func collectionsTable(cs []progress.Collection) table.Writer {
 	t := newTable("collection", "documents", "of", "size", "%")
 	for i, c := range cs {
 		if i == 5*maxListed {

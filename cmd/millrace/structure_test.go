@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
@@ -17,9 +18,9 @@ import (
 
 // structured is a job in the midst of a structure.
 func structured() job.Status {
-	return job.Status{Job: "orders", Phase: job.PhaseIndexing, StartedAt: now(), Structure: &job.StructureStatus{
+	return job.Status{Job: "orders", Phase: job.PhaseIndexing, StartedAt: now(), Structure: &progress.Structure{
 		Collections: 3, CollectionsTotal: 3, Views: 1, ViewsTotal: 1, Indexes: 2, IndexesTotal: 6, Sharded: 1,
-		List: []job.MadeStatus{{Source: "shop.orders", Target: "shop.orders", Type: schema.TypeCollection, Indexes: 2,
+		List: []progress.Made{{Source: "shop.orders", Target: "shop.orders", Type: schema.TypeCollection, Indexes: 2,
 			Made: true}}}}
 }
 

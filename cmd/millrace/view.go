@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 )
 
@@ -114,7 +115,7 @@ func (v *viewer) collections(room int) {
 	if v.s.Phase.AfterCopy() || room < 2 {
 		return
 	}
-	var open []job.CollectionStatus
+	var open []progress.Collection
 	finished := 0
 	for _, c := range v.s.Copy.Collections {
 		if c.Done {
@@ -124,7 +125,7 @@ func (v *viewer) collections(room int) {
 		}
 	}
 	// Those under way first, then by size; the name settles ties, so that lines do not jump.
-	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
+	slices.SortFunc(open, func(a, b progress.Collection) int {
 		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal),
 			strings.Compare(a.Source, b.Source))
 	})

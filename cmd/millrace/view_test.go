@@ -10,6 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -20,14 +22,14 @@ func copying(n int) job.Status {
 	s := job.Status{
 		Job: "orders", Phase: job.PhaseCopying, Source: "mongodb://source:27017", Target: "mongodb://target:27017",
 		StartedAt: now().Add(-83 * time.Second),
-		Copy: job.CopyStatus{Docs: 1_200_000, DocsTotal: 2_000_000, Bytes: 1_400_000_000, BytesTotal: 2_300_000_000,
+		Copy: progress.Copy{Docs: 1_200_000, DocsTotal: 2_000_000, Bytes: 1_400_000_000, BytesTotal: 2_300_000_000,
 			DocsRate: 48100, BytesRate: 56.2e6, ETASeconds: 16.4},
 		Follow:  job.FollowStatus{LagSeconds: -1, WindowSeconds: 86400},
-		Process: job.ProcessStatus{PID: 123, CPUPercent: 180, Resident: 312 << 20},
+		Process: procstat.Usage{PID: 123, CPUPercent: 180, Resident: 312 << 20},
 		Errors:  map[string]int64{"retry": 2, "duplicate": 0},
 	}
 	for i := range n {
-		s.Copy.Collections = append(s.Copy.Collections, job.CollectionStatus{
+		s.Copy.Collections = append(s.Copy.Collections, progress.Collection{
 			Source: fmt.Sprintf("shop.c%02d", i), Docs: int64(1000 * i), DocsTotal: 50_000, BytesTotal: int64(1000 - i),
 			Done: i == 1})
 	}
@@ -89,7 +91,7 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 	indexing := copying(2)
 	indexing.Phase = job.PhaseIndexing
 	for range 40 {
-		indexing.Indexes = append(indexing.Indexes, job.IndexStatus{NS: "shop.c00", Done: 1, Total: 3})
+		indexing.Indexes = append(indexing.Indexes, progress.Index{NS: "shop.c00", Done: 1, Total: 3})
 	}
 	for name, s := range map[string]job.Status{
 		"copying": copying(300), "failed": failed, "odd": odd, "indexing": indexing, "zero": {},

@@ -10,6 +10,7 @@
 package copy
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"log/slog"
@@ -149,21 +150,15 @@ func (o Options) withDefaults() Options {
 	workers(&o.Readers, &o.mostReaders, min(max(cores, 2), 16))
 	o.writersByDistance = o.Writers <= 0
 	workers(&o.Writers, &o.mostWriters, min(max(cores, 4), atMostWriters))
-	setDefault(&o.BatchBytes, 4<<20)
-	setDefault(&o.MaxBufferedBytes, 64<<20)
-	setDefault(&o.SliceBytes, 256<<20)
-	setDefault(&o.SmallBytes, 16<<20)
-	setDefault(&o.SaveEvery, time.Second)
+	o.BatchBytes = cmp.Or(max(o.BatchBytes, 0), 4<<20)
+	o.MaxBufferedBytes = cmp.Or(max(o.MaxBufferedBytes, 0), 64<<20)
+	o.SliceBytes = cmp.Or(max(o.SliceBytes, 0), 256<<20)
+	o.SmallBytes = cmp.Or(max(o.SmallBytes, 0), 16<<20)
+	o.SaveEvery = cmp.Or(max(o.SaveEvery, 0), time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-func setDefault[T int64 | time.Duration](p *T, v T) {
-	if *p <= 0 {
-		*p = v
-	}
 }
 
 type cluster struct {

@@ -28,7 +28,6 @@ import (
 // since the last checkpoint.
 const mostCappedBytes = 256 << 20
 
-// errEnough ends a scan of the oplog.
 var errEnough = errors.New("enough")
 
 // cappedStarts finds, by target namespace, which events after the checkpoint each capped collection
@@ -60,7 +59,6 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.Cappe
 	return starts, nil
 }
 
-// copiedStarts are the starts of the events of capped collections after a copy, by target namespace.
 func (f *follower) copiedStarts(ctx context.Context) (starts map[string]mongosink.CappedStart, err error) {
 	_, starts, err = f.copiedAt(ctx)
 	return starts, err
@@ -85,7 +83,6 @@ func (f *follower) copiedAt(
 	return at, starts, err
 }
 
-// cappedLook collects events of capped collections from the oplog.
 type cappedLook struct {
 	*follower
 	copied   map[string]mongo.OpTime // by UUID
@@ -114,7 +111,6 @@ type cappedEvent struct {
 	doc  bson.Raw // inserted or replacing document, or an update's delta
 }
 
-// collections lists the job's capped collections on the target.
 func (l *cappedLook) collections(ctx context.Context) error {
 	l.bySource = map[string]*cappedSeen{}
 	dbs, err := l.Target.Client.ListDatabaseNames(ctx, bson.D{})
@@ -147,7 +143,6 @@ func (l *cappedLook) collections(ctx context.Context) error {
 	return nil
 }
 
-// limited sets limits from the options of a collection or of a collMod.
 func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 	if n, ok := options.Lookup(size).AsInt64OK(); ok {
 		const unit = 256 // servers round up to it
@@ -158,7 +153,6 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 	}
 }
 
-// through reads the events after from, up to until.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
 	return l.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until},
 		func(ev *stream.Event) error {
@@ -239,7 +233,6 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	return err == nil && !there, err
 }
 
-// applied counts the events that the target has.
 func (c *cappedSeen) applied(ctx context.Context, f *follower) (n int, err error) {
 	if len(c.events) == 0 {
 		return 0, nil

@@ -4,13 +4,11 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -29,7 +27,6 @@ type reach struct {
 
 func (r *reach) holds(at mongo.OpTime) bool { return !r.noted.Load().Before(at) }
 
-// allow waits until the events of a batch may be sent.
 func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	if len(b.Events) == 0 {
 		return nil
@@ -70,11 +67,6 @@ func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
 	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 }
 
-// saveRegularly saves the applied position about every second.
-func (f *follower) saveRegularly(ctx context.Context) error {
-	return retry.Every(ctx, time.Second, func() error { return f.saveAhead(ctx) })
-}
-
 // saveAhead is save, and advances the reach in the same write: writes that wait for the target's disk
 // delay each other.
 func (f *follower) saveAhead(ctx context.Context) error {
@@ -94,7 +86,6 @@ func (f *follower) saveAhead(ctx context.Context) error {
 	return err
 }
 
-// save saves the applied position if it moved.
 func (f *follower) save(ctx context.Context) error {
 	_, err := f.saveNoting(ctx)
 	return err
@@ -113,19 +104,17 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 	err = f.store(ctx, pos, func(set bson.D) error {
 		err := f.Store.Save(ctx, set, noted...)
 		if err == nil { // a failover may lose this position, not the one before it
-			f.Spool.Passed(f.Progress.ReadFrom())
+			f.Passed(f.Progress.ReadFrom())
 		}
 		return err
 	})
 	return err == nil, err
 }
 
-// enter saves a phase with the applied position.
 func (f *follower) enter(ctx context.Context, p state.Phase) error {
 	return f.noteWith(ctx, func(set bson.D) error { return f.Job.SavePhase(ctx, p, set...) })
 }
 
-// noteWith saves the applied position together with something else.
 func (f *follower) noteWith(ctx context.Context, save func(set bson.D) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,7 +124,7 @@ func (f *follower) noteWith(ctx context.Context, save func(set bson.D) error) er
 	}
 	err := f.store(ctx, pos, save)
 	if err == nil {
-		f.Spool.Passed(f.Progress.ReadFrom())
+		f.Passed(f.Progress.ReadFrom())
 	}
 	return err
 }

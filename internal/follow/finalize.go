@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// wantFinal sets the position to finalize at, once requested.
 func (f *follower) wantFinal(ctx context.Context) error {
 	if !f.finalAt.IsZero() {
 		return nil
@@ -47,7 +46,6 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	return nil
 }
 
-// finalize drains, restores what was deferred and compares the catalogs.
 func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
@@ -79,15 +77,6 @@ func (f *follower) finalize(ctx context.Context) error {
 	return f.expire(ctx)
 }
 
-// goOnExpiring finishes a job that drained and began to restore expiries before a restart.
-func (f *follower) goOnExpiring(ctx context.Context) error {
-	f.Log.Info("finalize drained before the restart; later changes of the source are not applied",
-		"position", f.saved.At)
-	f.Progress.NeedsNothing()
-	return f.expire(ctx)
-}
-
-// expire restores expiries and limits of capped collections on the target, and ends the job.
 func (f *follower) expire(ctx context.Context) error {
 	failpoint.Hit("expire.before")
 	err := f.step(progress.StepFinalize, "restore expiries", "", func() (err error) {
@@ -107,7 +96,6 @@ func (f *follower) expire(ctx context.Context) error {
 	return f.end(ctx)
 }
 
-// compare compares the catalogs.
 func (f *follower) compare(ctx context.Context) (err error) {
 	f.differ, err = f.Job.Compare(ctx)
 	return err
@@ -133,7 +121,6 @@ type sourceBuilds struct {
 	since  time.Time // of the first find; zero: none found
 }
 
-// looksApart is the time between two checks for index builds.
 const looksApart = time.Second
 
 // awaitBuilds reports that finalize must wait for index builds of the source. It rejects the finalize

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
@@ -17,7 +19,7 @@ import (
 )
 
 // follower is one run of continuous replication, from a durable checkpoint to its end. Its
-// methods run on the source's emitting goroutine, except saveRegularly.
+// methods run on the source's emitting goroutine, except saveAhead.
 type follower struct {
 	Options
 	job   state.Job // as loaded; phase and positions of this run below
@@ -54,8 +56,11 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	for _, p := range job.Refused {
 		f.refused = mongo.MaxOpTime(f.refused, p.At)
 	}
-	if job.Expiring {
-		return f.goOnExpiring(ctx)
+	if job.Expiring { // it drained before the restart
+		f.Log.Info("finalize drained before the restart; later changes of the source are not applied",
+			"position", f.saved.At)
+		f.Progress.NeedsNothing()
+		return f.expire(ctx)
 	}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
@@ -94,7 +99,6 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	return f.standing(f.run(ctx, pos))
 }
 
-// standing adds the target's position to a conflict.
 func (f *follower) standing(err error) error {
 	var c *mongosink.ConflictError
 	if errors.As(err, &c) {
@@ -123,7 +127,10 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 
 func (f *follower) run(ctx context.Context, pos stream.Position) error {
 	read := func(ctx context.Context) error { return f.Changes.Run(ctx, pos, f.emit) }
-	return during(ctx, read, f.sink.Run, f.saveRegularly)
+	save := func(ctx context.Context) error {
+		return retry.Every(ctx, time.Second, func() error { return f.saveAhead(ctx) })
+	}
+	return during(ctx, read, f.sink.Run, save)
 }
 
 var errReadingEnded = errors.New("reading ended")
@@ -149,7 +156,6 @@ func during(ctx context.Context, read func(context.Context) error, others ...fun
 	return g.Wait()
 }
 
-// emit takes a batch from the source. The job may change its phase between batches.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	if err := f.pass(ctx, b); err != nil || b.Partial {
 		return err
@@ -176,7 +182,6 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	return f.repair(ctx, b.End)
 }
 
-// feed hands a batch to the sink once its events may be sent.
 func (f *follower) feed(ctx context.Context, b *stream.Batch) error {
 	if err := f.allow(ctx, b); err != nil {
 		return err
@@ -211,9 +216,8 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 	return waiting, f.buildDeferred(ctx)
 }
 
-// applied is the position up to which the target has everything.
 func (f *follower) applied() stream.Position {
-	if f.sink == nil { // see goOnExpiring
+	if f.sink == nil { // the job is expiring
 		return f.saved
 	}
 	return f.sink.Applied()

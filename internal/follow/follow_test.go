@@ -66,7 +66,7 @@ func TestSpoolKeeps(t *testing.T) {
 	p.SetApplied(at(3))
 	var passed spool
 	f := &follower{stage: transform.NewStage(nil, at(1), transform.NewCounters(nil), nil),
-		Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Spool: &passed},
+		Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Passed: passed.Passed},
 		sink:    mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
 	if err := f.save(t.Context()); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ type Options struct {
 	MixedSchema bool
 
 	Job       Job
-	Spool     Spool
+	Passed    func(readFrom mongo.OpTime) // gets the position from which reading would start after a crash
 	Finalize  *Finalize
 	Repairs   *Repairs
 	IndexWait time.Duration // how long finalize waits for index builds of the source; 0: no limit
@@ -66,12 +66,6 @@ type Job interface {
 	Compare(context.Context) ([]schema.Difference, error)
 	// Finish ends the job when the target is at its last position.
 	Finish(context.Context, Final) error
-}
-
-// Spool keeps changes of the source that its oplog may lose.
-type Spool interface {
-	// Passed sets the position from which reading would start after a crash.
-	Passed(readFrom mongo.OpTime)
 }
 
 // Sink is a sink whose target has a schema and refuses documents, such as mongosink.Engine.

@@ -90,7 +90,6 @@ func (r *Repairs) again() {
 	}
 }
 
-// some returns the begun repairs and the next ones.
 func (r *Repairs) some() (begun, next []*Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +249,6 @@ func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
 	return "", deletes
 }
 
-// repaired sets the outcome of a begun repair, if known.
 func (f *follower) repaired(one *Repair) {
 	c, waits, disputed := f.Letters.CaseOf(one.Target, one.ID)
 	switch {

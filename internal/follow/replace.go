@@ -91,7 +91,6 @@ type rewriting struct {
 	exact bool // no rule changes the documents
 }
 
-// rewrite emits the events of all documents.
 func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
 	staged, known := f.Source.Names.Source(ev.Change.NS)
@@ -101,7 +100,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	switch {
 	case (capped || moved) && !f.mayBeCut(ev) && !(moved && reads(route)):
 		return nil
-	case !known || !capped && f.Source.Names.LeftOut(*ev.Change, f.Rules):
+	case !known || !capped && f.Source.Names.LeftOut(*ev.Change, f.Rules) != 0:
 		return nil
 	}
 	to, there := f.Source.Names.Source(ev.Change.To)
@@ -191,7 +190,6 @@ func (r *rewriting) takePlace(staged schema.Name) {
 	r.ev.Change = &stream.Change{Kind: stream.ChangeRename, NS: ch.NS, To: ch.To, DropTarget: true, UUID: staged.UUID}
 }
 
-// ids projects the fields that remove needs.
 func (r *rewriting) ids() bson.D {
 	fields := bson.D{{Key: "_id", Value: 1}}
 	if r.route.SoftDelete != "" {
@@ -217,7 +215,6 @@ func (r *rewriting) part(events []stream.Event) *stream.Batch {
 	return b
 }
 
-// chunk collects documents and passes them on in groups.
 type chunk struct {
 	docs []bson.Raw
 	size int
@@ -232,7 +229,6 @@ func (c *chunk) add(ctx context.Context, doc bson.Raw) error {
 	return c.end(ctx)
 }
 
-// end passes on the rest.
 func (c *chunk) end(ctx context.Context) error {
 	docs := c.docs
 	if c.docs, c.size = nil, 0; len(docs) == 0 {
@@ -241,7 +237,6 @@ func (c *chunk) end(ctx context.Context) error {
 	return c.next(ctx, docs)
 }
 
-// chunks calls fn for groups of the documents of a target collection.
 func (r *rewriting) chunks(
 	ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error,
 ) error {
@@ -254,7 +249,6 @@ func (r *rewriting) chunks(
 	return c.end(ctx)
 }
 
-// write emits the documents that the command wrote.
 func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 	have, err := r.current(ctx, docs)
 	if err != nil {
@@ -284,7 +278,6 @@ func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) str
 		Doc: doc, At: r.ev.At}
 }
 
-// current returns the target's versions of documents, by the keys of their _ids.
 func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bson.Raw, error) {
 	have := map[string]bson.Raw{}
 	if !r.route.History {
@@ -311,14 +304,12 @@ func (r *rewriting) end() versions.Position {
 	return versions.Position{T: r.ev.At.TS, N: math.MaxInt32}
 }
 
-// find reads documents of a target collection; chosen are further fields of the find command.
 func (r *rewriting) find(ctx context.Context, ns string, chosen bson.D, fn func(doc []byte) error) error {
 	return r.on.read(ctx, ns, func(coll string) bson.D {
 		return append(bson.D{{Key: "find", Value: coll}}, chosen...)
 	}, fn)
 }
 
-// alike selects the documents with the _ids of docs.
 func alike(docs []bson.Raw) bson.D {
 	ids := make([]bson.RawValue, len(docs))
 	for i, doc := range docs {

@@ -91,7 +91,7 @@ func newRig(t testing.TB, config transform.Config) *rig {
 	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeCollection, UUID: uuid(1)}})
 	r.options = Options{
 		Mode: state.ModeAll, Rules: rules, Counters: transform.NewCounters(rules), Store: store{r: r}, Schema: schemaOf(r),
-		Progress: p, Log: log, Changes: changes{r}, Job: r, Spool: r, Repairs: &Repairs{},
+		Progress: p, Log: log, Changes: changes{r}, Job: r, Passed: r.Passed, Repairs: &Repairs{},
 		Fresh:    true, // without a server there is nothing to look through
 		Letters:  deadletter.Over(keeper{}, "job"),
 		Finalize: NewFinalize(time.Now, false, time.Time{}, false),
@@ -216,7 +216,7 @@ func (r *rig) Finish(_ context.Context, end Final) error {
 	return r.do("finish", func() { r.ended = &end })
 }
 
-// Passed implements Spool.
+// Passed is Options.Passed.
 func (r *rig) Passed(from mongo.OpTime) { r.passed = append(r.passed, from) }
 
 // sink acknowledges nothing until it is drained.

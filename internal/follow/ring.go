@@ -35,7 +35,6 @@ type ring struct {
 	changed  int                 // of updated, those that differ from the target
 }
 
-// targetDocs are the known documents of a capped collection of the target.
 type targetDocs struct {
 	docs  map[string]targetDoc // by _id
 	n     int                  // all documents, if whole
@@ -58,7 +57,6 @@ func (l limit) exceeded(bytes int64, docs int) bool {
 	return l.bytes > 0 && bytes > l.bytes || l.docs > 0 && int64(docs) > l.docs
 }
 
-// entry is a document of the list.
 type entry struct {
 	id         string
 	doc        bson.Raw // nil if unknown
@@ -67,7 +65,6 @@ type entry struct {
 	unrepaired bool     // same except for zero timestamps that were not restored
 }
 
-// entryOf returns the entry of an element; nil for none.
 func entryOf(at *list.Element) *entry {
 	if at == nil {
 		return nil
@@ -80,7 +77,6 @@ func newRing(target targetDocs, l limit) *ring {
 		updated: map[string]bson.Raw{}}
 }
 
-// matches reports whether the content can equal the target's.
 func (r *ring) matches() bool {
 	switch {
 	case r.differ > 0 || r.unsorted > 0 || len(r.gone) > 0 || r.changed > 0:
@@ -115,7 +111,6 @@ func (r *ring) insert(id string, doc bson.Raw) {
 	}
 }
 
-// roll evicts the oldest document.
 func (r *ring) roll() {
 	r.turned = true
 	r.unlink(r.since.Front())
@@ -162,7 +157,6 @@ func (r *ring) update(id string, o bson.Raw) {
 	}
 }
 
-// forget removes a document from updated.
 func (r *ring) forget(id string) {
 	now, ok := r.updated[id]
 	if !ok {
@@ -208,7 +202,6 @@ func sameRepaired(there, doc bson.Raw) bool {
 	return err == nil && bytes.Equal(out, doc)
 }
 
-// unrepaired returns the documents whose zero timestamps must be restored.
 func (r *ring) unrepaired() (docs []bson.Raw) {
 	for at := r.since.Front(); at != nil; at = at.Next() {
 		if e := entryOf(at); e.unrepaired {

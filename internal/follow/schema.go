@@ -18,14 +18,12 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// schemaChange is schema as a step of progress.
 func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, _ mongo.OpTime, last bool) error {
 	return f.step(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind), func() error {
 		return f.schema(ctx, ev, last)
 	})
 }
 
-// step runs do as a step of progress.
 func (f *follower) step(kind progress.Step, name, what string, do func() error) error {
 	end := f.Progress.Begin(kind, name, what)
 	err := do()
@@ -104,7 +102,6 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	})
 }
 
-// applyOptions returns the conditions under which a schema change is applied.
 func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 	// After a restart the target is not ahead of a schema change, since each is passed with a
 	// checkpoint. Exceptions are documents that were read for rules (putIndexesOff) and targets that
@@ -129,7 +126,7 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 
 // filledAhead reports whether others filled the target, which may be ahead of a position.
 func (f *follower) filledAhead(at mongo.OpTime) bool {
-	return f.job.Mode == state.ModeIncremental && !f.copied().Before(at)
+	return f.job.Mode == state.ModeIncremental && !f.job.Copied.Before(at)
 }
 
 // mayBeCut reports whether the target may lack documents of the collection that a change drops or
@@ -142,23 +139,13 @@ func (f *follower) mayBeCut(ev *stream.Event) bool {
 // CopyEnd is the end of the last copy of a source namespace.
 func (f *follower) CopyEnd(ns string) mongo.OpTime {
 	one, _ := f.Source.Names.Source(ns)
-	end := mongo.MaxOpTime(f.copied(), one.Copied)
+	end := mongo.MaxOpTime(f.job.Copied, one.Copied)
 	for _, other := range f.Source.Names.Retentions(ns) {
 		end = mongo.MaxOpTime(end, other.Until)
 	}
 	return end
 }
 
-// copied is the end of the initial copy, or of what others filled the target with. Jobs of older
-// versions did not store it.
-func (f *follower) copied() mongo.OpTime {
-	if f.job.Copied.IsZero() {
-		return f.job.Consistent
-	}
-	return f.job.Copied
-}
-
-// moveNames applies a schema change to the names in the sink and in the dead letters.
 func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
 	ch := ev.Change
 	renamed := ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil
@@ -186,7 +173,6 @@ func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schem
 	return nil
 }
 
-// endRetained forgets the retained collections at the end of the overlap.
 func (f *follower) endRetained(ctx context.Context) error {
 	f.stage.ForgetRetained()
 	names := f.Source.Names.EndRetained()
@@ -194,7 +180,6 @@ func (f *follower) endRetained(ctx context.Context) error {
 	return f.noteNames(ctx, names)
 }
 
-// noteNames stores the present state of the names that a schema change changed.
 func (f *follower) noteNames(ctx context.Context, change schema.NameChange) error {
 	if change.IsZero() {
 		return nil
@@ -334,7 +319,6 @@ func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	return f.overlapUntil(ctx, read)
 }
 
-// overlapUntil extends the overlap durably.
 func (f *follower) overlapUntil(ctx context.Context, at mongo.OpTime) error {
 	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, at)
 	f.sink.SetOverlap(f.overlapEnd)

@@ -36,7 +36,6 @@ func TestCopied(t *testing.T) {
 			true, true},
 		{"after what others filled", state.Job{Mode: state.ModeIncremental, Copied: at(10), Consistent: at(20)},
 			rename("d.c", 11), false, false},
-		{"of an older version", state.Job{Consistent: at(20)}, rename("d.c", 20), true, false},
 	} {
 		f := &follower{job: c.job, Options: Options{Source: &Source{Names: names}}}
 		if cut, filled := f.mayBeCut(c.ev), f.filledAhead(c.ev.At); cut != c.cut || filled != c.filled {

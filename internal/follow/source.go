@@ -158,13 +158,11 @@ func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bso
 	return out, err
 }
 
-// route returns the rules of a collection.
 func (s *Source) route(from mongosink.Origin) *transform.Route {
 	name, _ := s.Names.Target(from.Target)
 	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
-// identify returns the source collection of a target namespace, from the event or the job's names.
 func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
 	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
 	source := cmp.Or(from.Source, name.NS)

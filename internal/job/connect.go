@@ -21,8 +21,8 @@ import (
 const stalledAfter = 5 * time.Second
 
 func (j *Job) connect(ctx context.Context) error {
-	reading := mongo.Options{MostInUse: sourceInUse(j.spec.Loads.Source), Chosen: j.logCompression("source")}
-	writing := mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: targetInUse(j.spec.Loads.Target),
+	reading := mongo.Options{MostInUse: inUse(j.spec.Loads.Source, sourceLow), Chosen: j.logCompression("source")}
+	writing := mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: inUse(j.spec.Loads.Target, targetLow),
 		Chosen: j.logCompression("target")}
 	c, err := connect(ctx, &j.spec, reading, writing,
 		shards.Options{Waiting: func(reason string) { j.progress.Wait(reason) }})
@@ -93,18 +93,13 @@ func (s *Spec) open(ctx context.Context, side, uri string, o mongo.Options) (*mo
 	return s.Connect(ctx, uri, o)
 }
 
-// sourceInUse is for a server; 0 is unlimited. One more connection watches it.
-func sourceInUse(l pace.Load) int {
-	if l == pace.Low {
-		return 5
-	}
-	return 0
-}
+// One more connection watches a source. Those of a target count twice: writes have a pool of their own.
+const sourceLow, targetLow = 5, 2
 
-// targetInUse counts twice: writes have a pool of their own.
-func targetInUse(l pace.Load) int {
+// inUse bounds the connections to a server; 0 is unlimited.
+func inUse(l pace.Load, low int) int {
 	if l == pace.Low {
-		return 2
+		return low
 	}
 	return 0
 }
@@ -184,7 +179,6 @@ func (j *Job) readable(ctx context.Context) error {
 	return nil
 }
 
-// stalled returns what the oldest stalled operation waits for, and since when.
 func (j *Job) stalled() (reason string, since *time.Time) {
 	for _, s := range append(j.sources(), origin.Part{Name: "the target", Cluster: j.dst}) {
 		what, began := s.Waits()

@@ -183,9 +183,9 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	j.srcGate.SetLoad(l.Source)
 	j.dstGate.SetLoad(l.Target)
 	for _, s := range j.sources() {
-		s.Limit(sourceInUse(l.Source))
+		s.Limit(inUse(l.Source, sourceLow))
 	}
-	j.dst.Limit(targetInUse(l.Target))
+	j.dst.Limit(inUse(l.Target, targetLow))
 	j.log.Info("loads changed by operator", "source", l.Source, "target", l.Target)
 	return nil
 }
@@ -249,7 +249,6 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// cannotFinalize returns why the job cannot be finalized now, "" if it can.
 func (j *Job) cannotFinalize(s Status) string {
 	if j.spec.Mode == ModeStructure && s.Phase != PhaseFinalized && s.Phase != PhaseFailed {
 		return "the job makes the structure alone, and ends by itself"

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -59,7 +60,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 		}
 	}
 	if c.source.shards != nil {
-		if err := c.source.shards.Begin(positionOf(job), c.source.Names.All()); err != nil {
+		if err := c.source.shards.Begin(job.ResumeAt(), c.source.Names.All()); err != nil {
 			return err
 		}
 	}
@@ -257,10 +258,10 @@ func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mappe
 
 func (c *copier) showStructure(phase Phase, colls []state.Mapped) {
 	made, indexed := phase != state.PhaseCreating, phase == PhaseFinalizing
-	var all []MadeStatus
+	var all []progress.Made
 	for _, m := range colls {
 		n := len(m.Indexes)
-		all = append(all, MadeStatus{Source: m.NS, Target: m.Target, Type: m.Type, Indexes: n, Made: made,
+		all = append(all, progress.Made{Source: m.NS, Target: m.Target, Type: m.Type, Indexes: n, Made: made,
 			Done: made && (indexed || n == 0)})
 	}
 	c.progress.Structure(all)

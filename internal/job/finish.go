@@ -188,7 +188,6 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	return err
 }
 
-// leftOut lists and logs what the job leaves out, if it can be read.
 func (s *session) leftOut(ctx context.Context) (out []string) {
 	list, err := schema.Omissions(ctx, s.source.cluster, s.rules)
 	if err != nil {

@@ -154,7 +154,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		ReadFrom: j.source.ReadFrom, Routers: j.routers, OnEvent: spec.OnEvent})
 	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
 		Names: schema.NewNames(nil)}
-	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log,
+	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, progress: j.progress, log: j.log,
 		anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
 	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
 	j.lease.store = j.store
@@ -238,9 +238,9 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
 		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,
 		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window,
-		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
+		ReadFrom: j.source.ReadFrom}
 	if j.source.shards != nil {
-		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }
+		in.CheckShards = j.source.shards.Cluster().CheckNames
 	}
 	j.plan = nil
 	defer j.logWaits(ctx)()
@@ -252,13 +252,6 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		j.plan, j.source.Readable = plan, readable(plan)
 	}
 	return plan, err
-}
-
-func positionOf(job state.Job) stream.Position {
-	if job.Mark == "" {
-		return oplog.Position(job.Applied, job.ReadFrom)
-	}
-	return stream.Position{At: job.Applied, Mark: job.Mark}
 }
 
 // Status is a snapshot of the job.
@@ -275,7 +268,7 @@ func (j *Job) Status() Status {
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
 	st.Compression = progress.Compressions{Source: compression(j.source.cluster), Target: compression(j.dst)}
 	s := j.letters.Stats()
-	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Stats: s}
+	st.Conflicts = progress.Conflicts{Policy: string(j.spec.OnConflict), Stats: s}
 	if s != (deadletter.Stats{}) {
 		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
 	}

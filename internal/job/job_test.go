@@ -108,7 +108,7 @@ func TestJob(t *testing.T) {
 	t.Run("loads of a copy", func(t *testing.T) { testLoadsOfCopy(t, s) })
 	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
 	t.Run("window lost", func(t *testing.T) { testWindowLost(t, s) })
-	t.Run("format 2", func(t *testing.T) { testFormat2(t, s) })
+	t.Run("other formats", func(t *testing.T) { testOtherFormat(t, s) })
 	t.Run("full", func(t *testing.T) { testFull(t, s) })
 	t.Run("start amid failures", func(t *testing.T) { testStartAmidFailures(t, s) })
 }

@@ -22,18 +22,16 @@ type lease struct {
 	target   *mongo.Cluster
 	txn      *mongo.Transactions
 	gate     *pace.Gate // of the target
-	source   *source
 	progress *progress.Progress
 	log      *slog.Logger
 	anew     state.Job // that begins
 
-	run       string     // names this run on the target
-	restart   bool       // the job is to begin anew
-	made      bool       // by this run: it is new
-	resumed   *state.Job // as an earlier process left it; nil: none began the job
-	formatWas int        // of the checkpoint that was found, until it is brought up to date
-	attempts  int        // begun by this run
-	session   bson.Raw   // of the transactions of the last owner, until they are ended
+	run      string     // names this run on the target
+	restart  bool       // the job is to begin anew
+	made     bool       // by this run: it is new
+	resumed  *state.Job // as an earlier process left it; nil: none began the job
+	attempts int        // begun by this run
+	session  bson.Raw   // of the transactions of the last owner, until they are ended
 }
 
 // take makes this run the owner of the job, new or stored. It writes nothing else.
@@ -58,7 +56,7 @@ func (l *lease) take(ctx context.Context) error {
 	if ours || l.restart {
 		return nil
 	}
-	l.resumed, l.formatWas = &job, job.Version
+	l.resumed = &job
 	l.log.Info("resuming job", "job", job.ID, "phase", job.Phase, "applied", job.Applied)
 	return nil
 }
@@ -79,26 +77,9 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 		}
 		l.restart = false
 		l.log.Info("the job begins anew", "job", job.ID)
-		if job, _, err = l.store.Reload(ctx); err != nil {
-			return job, err
-		}
+		job, _, err = l.store.Reload(ctx)
 	}
-	if l.formatWas == 1 && !job.Consistent.IsZero() {
-		// That format did not note its reach: it is the source's newest position.
-		newest, err := l.source.Newest(ctx)
-		if err != nil {
-			return job, err
-		}
-		set := bson.D{{Key: "reach", Value: newest}}
-		if err := l.store.Note(ctx, set); err != nil {
-			return job, err
-		}
-		if job, err = job.With(set); err != nil {
-			return job, err
-		}
-	}
-	l.formatWas = 0
-	return job, nil
+	return job, err
 }
 
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {

@@ -113,14 +113,14 @@ func (m *monitor) watchIndexes(ctx context.Context) {
 	if err != nil && len(stalled) == 0 {
 		return
 	}
-	out := make([]IndexStatus, 0, len(builds)+len(stalled))
+	out := make([]progress.Index, 0, len(builds)+len(stalled))
 	for _, b := range builds {
-		out = append(out, IndexStatus{NS: b.NS, Done: b.Done, Total: b.Total})
+		out = append(out, progress.Index{NS: b.NS, Done: b.Done, Total: b.Total})
 	}
 	for _, s := range stalled {
-		at := slices.IndexFunc(out, func(x IndexStatus) bool { return x.NS == s.NS })
+		at := slices.IndexFunc(out, func(x progress.Index) bool { return x.NS == s.NS })
 		if at < 0 {
-			at, out = len(out), append(out, IndexStatus{NS: s.NS})
+			at, out = len(out), append(out, progress.Index{NS: s.NS})
 		}
 		out[at].Stalled, out[at].StalledSince = s.Why, &s.Since
 	}

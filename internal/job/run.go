@@ -203,12 +203,11 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 	return job, err
 }
 
-// load reads what an attempt begins with, and checks that the source answers.
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	j.cat.KeepRoom(job.Roomy)
 	if j.source.shards != nil {
-		now, err := j.source.shards.Refresh(ctx, positionOf(job))
+		now, err := j.source.shards.Refresh(ctx, job.ResumeAt())
 		if err != nil {
 			return err
 		}
@@ -251,7 +250,7 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 func (j *Job) show(job state.Job) {
 	failpoint.Hit("load.after")
 	j.progress.Enter(job.Phase)
-	j.progress.SetApplied(positionOf(job))
+	j.progress.SetApplied(job.ResumeAt())
 }
 
 // mostRefused bounds the noted conflicts, mostDifferences the stored differences.
@@ -353,12 +352,12 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log, Shared: j.spec.Oplogs,
 		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
-	return follow.Run(ctx, job, positionOf(job), follow.Options{
+	return follow.Run(ctx, job, job.ResumeAt(), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Counters: j.counters, Store: j.store, Target: j.dst,
 		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil,
-		MixedSchema: schema.MakesMixedSchema(j.source.cluster.Info.Version), Job: j.copier, Spool: j.spooler,
+		MixedSchema: schema.MakesMixedSchema(j.source.cluster.Info.Version), Job: j.copier, Passed: j.spooler.Passed,
 		Finalize: j.control.Finalize, Repairs: &j.repairs, IndexWait: j.spec.IndexWait,
 	})
 }

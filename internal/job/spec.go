@@ -27,27 +27,13 @@ type (
 	OnConflict = deadletter.Policy
 	Phase      = state.Phase
 
-	Plan             = precheck.Plan
-	PrecheckError    = precheck.Error
-	Status           = progress.Status
-	LoadStatus       = progress.Load
-	Compressions     = progress.Compressions
-	Compression      = progress.Compression
-	CopyStatus       = progress.Copy
-	CollectionStatus = progress.Collection
-	IndexStatus      = progress.Index
-	FollowStatus     = progress.Follow
-	Holding          = progress.Holding
-	Done             = progress.Done
-	ShardStatus      = progress.Shard
-	RouterStatus     = progress.Router
-	ShardDone        = progress.ShardDone
-	RouterDone       = progress.RouterDone
-	Event            = progress.Event
-	StructureStatus  = progress.Structure
-	MadeStatus       = progress.Made
-	ConflictStatus   = progress.Conflicts
-	ProcessStatus    = procstat.Usage
+	Plan          = precheck.Plan
+	PrecheckError = precheck.Error
+	Status        = progress.Status
+	Holding       = progress.Holding
+	FollowStatus  = progress.Follow
+	Done          = progress.Done
+	Event         = progress.Event
 )
 
 // The modes, policies and phases of a job.

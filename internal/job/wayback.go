@@ -86,7 +86,6 @@ func (s *session) wayBack(ctx context.Context, end mongo.OpTime) (way state.WayB
 	return way, nil
 }
 
-// targetShards opens the shards of a sharded target, to read them.
 func (s *session) targetShards(ctx context.Context) (*origin.Sharded, error) {
 	to, err := openShards(ctx, s.dst, shards.Options{URI: s.spec.Target, Shards: s.spec.TargetShards,
 		Mongo: mongo.Options{AppName: "millrace-wayback", ServerSelectionTimeout: shardTime}, Connect: s.spec.Connect})

@@ -28,7 +28,7 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		p.add(Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
 	}
-	need, err := p.ReadFrom(p.job)
+	need, err := p.ReadFrom(p.job.ResumeAt())
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
 	if !p.from.At.IsZero() {
-		if need, err = p.ReadFrom(state.Job{Applied: p.from.At, Mark: p.from.Mark}); err != nil {
+		if need, err = p.ReadFrom(p.from); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
@@ -71,7 +72,7 @@ func (b *bed) plan(rules transform.Config, change func(*Input)) (*Plan, error) {
 		Schema: schema.NewTarget(b.target, schema.TargetOptions{Job: "j"}), Desired: &placing.Source{Cluster: b.source},
 		Keys: &transform.Keys{}, Spool: oplog.NewSpooler(b.source, oplog.SpoolOptions{}),
 		Window:   origin.Set{Cluster: b.source}.Window,
-		ReadFrom: func(j state.Job) (mongo.OpTime, error) { return j.ReadFrom, nil }}
+		ReadFrom: func(stream.Position) (mongo.OpTime, error) { return mongo.OpTime{}, nil }}
 	if change != nil {
 		change(&in)
 	}
@@ -127,7 +128,9 @@ func TestMake(t *testing.T) {
 		{"short window", transform.Config{Include: []string{"shop"}}, func(in *Input) { in.WarnWindow = time.Hour },
 			map[string]string{"oplog": "ok keeps what the job reads for "}}, // for it is not full
 		{"lost", transform.Config{Include: []string{"shop"}}, func(in *Input) {
-			in.ReadFrom = func(state.Job) (mongo.OpTime, error) { return mongo.OpTime{TS: bson.Timestamp{T: 1, I: 1}}, nil }
+			in.ReadFrom = func(stream.Position) (mongo.OpTime, error) {
+				return mongo.OpTime{TS: bson.Timestamp{T: 1, I: 1}}, nil
+			}
 		}, map[string]string{"oplog": "fail it begins at "}},
 		{"itself", transform.Config{}, func(in *Input) { in.Target = in.Source },
 			map[string]string{"identity": "fail source and target are the same replica set", "collections": ""}},

@@ -94,11 +94,11 @@ type Input struct {
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
 	// Window reads what the source's oplogs hold.
 	Window func(ctx context.Context) (oplog.Window, error)
-	// ReadFrom returns the first change that a stored job still needs.
-	ReadFrom func(state.Job) (mongo.OpTime, error)
+	// ReadFrom returns the first change that a job at a position still needs.
+	ReadFrom func(stream.Position) (mongo.OpTime, error)
 	// CheckShards fails for a given address of a shard that neither the source has nor a stored job
 	// reads; nil if the source has no shards.
-	CheckShards func(state.Job) error
+	CheckShards func(stream.Position) error
 	// Spool may hold, or is to hold, changes that the oplog has lost.
 	Spool *oplog.Spooler
 }

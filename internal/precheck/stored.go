@@ -48,7 +48,7 @@ func (p stored) resume(context.Context) error {
 			"--history, another --job, or --restart", "job %s started with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s started between other clusters", p.Job)
-	case job.Phase == state.PhaseFinalized && job.OnlyCopied() && !p.Mode.EndsByItself():
+	case job.Phase == state.PhaseFinalized && job.Ended == state.ModeFull && !p.Mode.EndsByItself():
 		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart",
 			job.Applied)
 		if p.Source.Info.Kind == mongo.KindSharded {
@@ -107,7 +107,7 @@ func (p stored) givenShards(context.Context) error {
 	if p.CheckShards == nil {
 		return nil
 	}
-	if err := p.CheckShards(p.job); err != nil {
+	if err := p.CheckShards(p.job.ResumeAt()); err != nil {
 		p.add(Fail, "shards", mongo.HintOf(err), "%v", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -103,15 +104,17 @@ func TestNewJob(t *testing.T) {
 // TestGivenShards: a job whose source has shards says which given address is of none.
 func TestGivenShards(t *testing.T) {
 	p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
-	for _, check := range []func(state.Job) error{nil, func(state.Job) error { return nil }} {
+	for _, check := range []func(stream.Position) error{nil, func(stream.Position) error { return nil }} {
 		p.CheckShards = check
 		if err := (stored{p}).givenShards(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	expect(t, p.lines())
-	p.job.ID = "j"
-	p.CheckShards = func(j state.Job) error { return mongo.WithHint(fmt.Errorf("no shard of %s", j.ID), "leave it out") }
+	p.job.Mark = "j"
+	p.CheckShards = func(at stream.Position) error {
+		return mongo.WithHint(fmt.Errorf("no shard of %s", at.Mark), "leave it out")
+	}
 	if err := (stored{p}).givenShards(t.Context()); err != nil {
 		t.Fatal(err)
 	}

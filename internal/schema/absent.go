@@ -179,7 +179,7 @@ func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.
 // leave applies a skipped change. A collection that it would drop or rename gets no more changes. An
 // index that it would make is absent, and one that it would drop expires nothing.
 func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
-	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
+	effect := skipped("%s is skipped", o.Names.LeftOut(ch, o.Rules))
 	switch ch.Kind {
 	case stream.ChangeCreateIndexes:
 		return effect, c.leaveCreated(ctx, ch, o)

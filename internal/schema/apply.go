@@ -58,7 +58,7 @@ type changer struct {
 // restart decides whether the rename was applied. A missing collection proves nothing, as anybody
 // may have dropped it.
 type Before struct {
-	// NS is the renamed source namespace. It is empty for other changes, and in older versions.
+	// NS is the renamed source namespace, empty for other changes.
 	NS       string
 	From, To bson.Binary // UUIDs, empty for what was not there
 }

@@ -136,14 +136,15 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 		}
 		return c.deferred.save(ctx, *d)
 	case "hidden", "prepareUnique", "unique":
-		if d.Spec, err = withFlag(d.Spec, key, truthy(v)); err != nil {
-			return err
+		drop := []string{key}
+		if key == "unique" { // which ends the preparation
+			drop = append(drop, "prepareUnique")
 		}
-		if key == "unique" {
-			// Becoming unique ends the preparation.
-			if d.Spec, err = without(d.Spec, "prepareUnique"); err != nil {
-				return err
-			}
+		if d.Spec, err = without(d.Spec, drop...); err == nil && truthy(v) {
+			d.Spec, err = with(d.Spec, key, true)
+		}
+		if err != nil {
+			return err
 		}
 	default:
 		return fmt.Errorf("setting %s is not known", key)
@@ -190,11 +191,4 @@ func (c *changer) rebuildLater(ctx context.Context, d *Deferred) error {
 	}
 	d.Unbuilt = false
 	return c.deferred.save(ctx, *d)
-}
-
-func withFlag(spec bson.Raw, key string, on bool) (bson.Raw, error) {
-	if on {
-		return with(spec, key, true)
-	}
-	return without(spec, key)
 }

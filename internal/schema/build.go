@@ -161,8 +161,10 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return nil
 	}
 	start := time.Now()
-	err := b.send(ctx, dataNS, specs)
-	if clashes(err) {
+	db, _ := mongo.SplitNS(dataNS)
+	stop := b.o.Builds.Watch(ctx, dataNS, nameList(specs))
+	err := b.change(ctx, db, b.o.Builds.Command(dataNS, specs))
+	if stop(); clashes(err) {
 		// perhaps only in the expiry, which one has already
 		missing, ferr := b.missing(ctx, dataNS, specs)
 		if ferr != nil {
@@ -202,12 +204,6 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
 	return err
-}
-
-func (b *builder) send(ctx context.Context, dataNS string, specs []bson.Raw) error {
-	defer b.o.Builds.Watch(ctx, dataNS, nameList(specs))()
-	db, _ := mongo.SplitNS(dataNS)
-	return b.change(ctx, db, b.o.Builds.Command(dataNS, specs))
 }
 
 func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) ([]bson.Raw, error) {

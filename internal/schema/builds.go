@@ -300,7 +300,6 @@ func absent(ctx context.Context, set *mongo.Cluster, entry bson.Raw) (down []str
 // BuildProgress is the progress of an index build, in documents of its stage.
 type BuildProgress struct {
 	NS          string
-	Stage       string // the server's words, e.g. "scanning collection"
 	Done, Total int64
 }
 
@@ -315,9 +314,7 @@ func (b *Builds) Progress(ctx context.Context) ([]BuildProgress, error) {
 	}
 	var out []BuildProgress
 	for _, op := range ops {
-		// "Index Build: scanning collection Index Build: scanning collection: 894/200000 0%"
-		stage, _, _ := strings.Cut(strings.TrimPrefix(str(op, "msg"), "Index Build: "), " Index Build")
-		p := BuildProgress{NS: str(op, "ns"), Stage: stage}
+		p := BuildProgress{NS: str(op, "ns")}
 		if coll := str(op, "command", "createIndexes"); coll != "" && str(op, "command", "$db") != "" {
 			p.NS = str(op, "command", "$db") + "." + coll
 		}

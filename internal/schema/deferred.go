@@ -68,7 +68,6 @@ type DeferredID struct {
 
 type deferrals struct{ *link }
 
-// of selects the job's records, and of them those that match more.
 func (d *deferrals) of(more ...bson.E) bson.D {
 	return append(bson.D{mongo.OfJobDocuments(d.o.Job)}, more...)
 }

@@ -91,10 +91,8 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o 
 	out, err := diff(source, target, rules, o)
 	for i, d := range out {
 		ns := rules.Target(d.NS)
-		out[i].Deferred = slices.ContainsFunc(o.Deferred, func(later Deferred) bool {
-			return later.NS == ns &&
-				later.explains(d.What)
-		})
+		explains := func(later Deferred) bool { return later.NS == ns && later.explains(d.What) }
+		out[i].Deferred = slices.ContainsFunc(o.Deferred, explains)
 	}
 	out = append(out, sharded...)
 	explain(out, rules)

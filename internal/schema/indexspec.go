@@ -33,10 +33,11 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 			return portableCollation(v)
 		case "storageEngine":
 			return onlyWiredTiger(v), nil
-		default:
-			if knownIndexField(key) {
-				return v, nil
-			}
+		// createIndexes takes no others of old servers (ns, background, dropDups, safe …), and the target chooses v.
+		case "name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec", "weights",
+			"default_language", "language_override", "textIndexVersion", "2dsphereIndexVersion", "finestIndexedLevel",
+			"coarsestIndexedLevel", "bits", "min", "max", "bucketSize":
+			return v, nil
 		}
 		return leftOut(), nil
 	})
@@ -50,15 +51,6 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 		return nil, nil, fmt.Errorf("index %s: %w", ix.Name, err)
 	}
 	return spec, expire, nil
-}
-
-// knownIndexField reports fields that createIndexes takes, unlike others of old servers (ns,
-// background, dropDups, safe …). The target chooses the version.
-func knownIndexField(key string) bool {
-	return slices.Contains([]string{"name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection",
-		"originalSpec",
-		"weights", "default_language", "language_override", "textIndexVersion",
-		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize"}, key)
 }
 
 // cleanKey replaces directions that old servers took as ascending (true, "", null, 0) by 1.

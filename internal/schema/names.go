@@ -16,12 +16,12 @@ import (
 
 // Name is a namespace of the source that the job has on its target.
 type Name struct {
-	NS     string // source namespace
-	Target string
-	Type   Type
+	NS     string `bson:"ns"` // source namespace
+	Target string `bson:"target"`
+	Type   Type   `bson:"type"`
 	// UUID identifies the source's collection of the documents; empty for a view, or if unknown.
-	UUID bson.Binary
-	Presence
+	UUID     bson.Binary `bson:"uuid"`
+	Presence `bson:",inline"`
 }
 
 // Presence is what the target has of a namespace.
@@ -230,7 +230,7 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 			return NameChange{}
 		}
 		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID}
-		one.Gone = n.leftOut(ch, rules).Has(stream.OpCreate)
+		one.Gone = n.LeftOut(ch, rules).Has(stream.OpCreate)
 		switch {
 		case ch.Kind == stream.ChangeView:
 			one.Type, one.UUID = TypeView, bson.Binary{}
@@ -240,7 +240,7 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 		return NameChange{Put: []Name{one}}
 	case stream.ChangeDrop:
 		c := n.without(Name{NS: ch.NS})
-		if n.leftOut(ch, rules) == 0 {
+		if n.LeftOut(ch, rules) == 0 {
 			c.end(n.Retentions(ch.NS))
 		}
 		return c
@@ -324,7 +324,7 @@ func (one *Name) retains(ch stream.Change, leftOut, known bool) {
 }
 
 func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
-	leftOut := n.leftOut(ch, rules) != 0
+	leftOut := n.LeftOut(ch, rules) != 0
 	var c NameChange
 	if !leftOut {
 		c = n.joined(ch)

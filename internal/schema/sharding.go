@@ -71,7 +71,6 @@ func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]
 	return all, err
 }
 
-// shardings reads shard keys and zones of a sharded cluster, by the namespace of the documents.
 func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil
@@ -92,13 +91,11 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 }
 
 func (s sharding) keyText() string {
-	switch {
-	case s.Key == nil:
-		return ""
-	case s.Unique:
-		return comparableKey(s.Key) + ", unique"
+	text := comparableKey(s.Key)
+	if s.Unique {
+		text += ", unique"
 	}
-	return comparableKey(s.Key)
+	return text
 }
 
 func (s sharding) zonesText() string {
@@ -129,7 +126,6 @@ type catalog struct {
 // set does not differ from a sharded cluster, nor by the index that a shard key requires, which it
 // removes.
 func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, o DiffOptions) ([]Difference, error) {
-	target := dst.colls
 	if dst.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}
@@ -142,18 +138,19 @@ func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, 
 		return nil, err
 	}
 	byName := map[string]int{}
-	for i, c := range target {
+	for i, c := range dst.colls {
 		byName[c.NS] = i
 	}
 	var out []Difference
 	for _, c := range src.colls {
 		i, ok := byName[rules.Target(c.NS)]
-		if !ok || c.Type != target[i].Type || c.Type == TypeView {
+		if !ok || c.Type != dst.colls[i].Type || c.Type == TypeView {
 			continue
 		}
-		a, b := here[c.DataNS()], there[target[i].DataNS()]
-		if b.Key != nil && (a.Key == nil || comparableKey(a.Key) != comparableKey(b.Key)) {
-			target[i].Indexes = withoutKeyIndex(target[i].Indexes, c.Indexes, b.Key)
+		target := &dst.colls[i]
+		a, b := here[c.DataNS()], there[target.DataNS()]
+		if b.Key != nil && comparableKey(a.Key) != comparableKey(b.Key) {
+			target.Indexes = withoutKeyIndex(target.Indexes, c.Indexes, b.Key)
 		}
 		if src.Info.Kind == mongo.KindSharded && !o.IgnoreSharding {
 			out = append(out, diffSharding(c.NS, a, b)...)

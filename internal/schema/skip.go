@@ -13,8 +13,8 @@ import (
 // their names.
 const leaving = stream.OpDrop | stream.OpRename
 
-// leftOut returns the operations of a change that the rules skip, in a rename those of either name.
-func (n *Names) leftOut(ch stream.Change, rules *transform.Set) stream.Ops {
+// LeftOut returns the operations of a change that the rules skip, in a rename those of either name.
+func (n *Names) LeftOut(ch stream.Change, rules *transform.Set) stream.Ops {
 	one, known := n.Source(ch.NS)
 	op := ch.Op(known && one.Type == TypeView && !one.Gone)
 	var skips stream.Ops
@@ -34,13 +34,8 @@ func (n *Names) leftOut(ch stream.Change, rules *transform.Set) stream.Ops {
 	return op & skips
 }
 
-// LeftOut reports that the rules skip a change.
-func (n *Names) LeftOut(ch stream.Change, rules *transform.Set) bool {
-	return n.leftOut(ch, rules) != 0
-}
-
 // leftOut reports a skipped change. Changes of a database are decided name by name.
-func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch, o.Rules) != 0 }
+func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.LeftOut(ch, o.Rules) != 0 }
 
 // CheckSkip returns why the rules cannot skip operations on a collection's documents, or mark deleted
 // ones.

@@ -199,21 +199,18 @@ func listSome(ctx context.Context, c *mongo.Cluster, scope Scope, names []string
 	return gather(ctx, slices.Sorted(maps.Keys(byDB)), func(ctx context.Context, db string) ([]Collection, error) {
 		filter := bson.D{}
 		if len(byDB[db]) <= namesAtOnce {
-			filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
+			var these []string
+			for _, ns := range byDB[db] {
+				_, name := mongo.SplitNS(ns)
+				these = append(these, name, mongo.BucketsPrefix+name)
+			}
+			filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: these}}}}
 		}
 		return listDB(ctx, c, db, filter, func(ns string) bool {
 			_, listed := slices.BinarySearch(byDB[db], ns)
 			return listed && scope.NS(ns)
 		})
 	})
-}
-
-func withBuckets(namespaces []string) (names bson.A) {
-	for _, ns := range namespaces {
-		_, name := mongo.SplitNS(ns)
-		names = append(names, name, mongo.BucketsPrefix+name)
-	}
-	return names
 }
 
 func (l *lister) snapshot(ctx context.Context, at mongo.OpTime) (snap Snapshot, err error) {

@@ -55,18 +55,12 @@ func (c Collection) Capped() bool {
 
 // Clustered reports a collection clustered by _id.
 func (c Collection) Clustered() bool {
-	_, err := c.Options.LookupErr("clusteredIndex")
-	return err == nil || c.Type == TypeTimeSeries
+	return has(c.Options, "clusteredIndex") || c.Type == TypeTimeSeries
 }
 
 // Collated reports a default collation, under which _ids that differ in bytes can be equal.
 func (c Collection) Collated() bool {
-	v, err := c.Options.LookupErr("collation", "locale")
-	if err != nil {
-		return false
-	}
-	s, _ := v.StringValueOK()
-	return s != "simple"
+	return has(c.Options, "collation", "locale") && str(c.Options, "collation", "locale") != "simple"
 }
 
 // Snapshot is the catalog at one oplog position.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 )
 
 // TestRedact: a viewer's entries have no values of documents, and say what happened all the same.
@@ -57,7 +58,7 @@ func TestVeilJob(t *testing.T) {
 	}
 	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset",
 		Status: &job.Status{Waiting: "the source",
-			Copy: job.CopyStatus{Workers: []assign.Figures{{Why: "it is slow"}}}}}}} {
+			Copy: progress.Copy{Workers: []assign.Figures{{Why: "it is slow"}}}}}}} {
 		if got := plain.Redact(); !reflect.DeepEqual(got, *plain) {
 			t.Errorf("%+v has become %+v", plain, got)
 		}

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// FormatVersion is the layout of the documents below. Newer ones are refused.
+// FormatVersion is the layout of the documents below. Others are refused.
 const FormatVersion = 4
 
 // Job is the document of collection "jobs", one a job.
@@ -59,15 +58,13 @@ type Job struct {
 	Start      mongo.OpTime `bson:"start"`
 	Consistent mongo.OpTime `bson:"consistent"`
 	// Copied is P1 of the first copy, or the source's position when the job began on a target that
-	// others had filled. Consistent moves on with later copies and reads. Zero means Consistent.
+	// others had filled. Consistent moves on with later copies and reads.
 	Copied mongo.OpTime `bson:"copied,omitempty"`
 	// Chunks are a sharded source's notes of its chunks when the copy began.
 	Chunks bson.Raw `bson:"chunks,omitempty"`
-	// Applied and Mark are the position to resume from (stream.Position). Before format 3 ReadFrom
-	// replaced Mark.
-	Applied  mongo.OpTime `bson:"applied"`
-	Mark     string       `bson:"mark"`
-	ReadFrom mongo.OpTime `bson:"readFrom,omitempty"`
+	// Applied and Mark are the position to resume from (ResumeAt).
+	Applied mongo.OpTime `bson:"applied"`
+	Mark    string       `bson:"mark"`
 	// Reach is stored before events are sent. None beyond it were sent to the target.
 	Reach mongo.OpTime `bson:"reach"`
 	// Refused are documents whose conflict stopped the job: their events from those positions on
@@ -102,12 +99,12 @@ type Job struct {
 	// Reverses is the job that this one leads back, and Returns the rules of that job; "" for none.
 	Reverses string `bson:"reverses,omitempty"`
 	Returns  string `bson:"returns,omitempty"`
-	// Ended is the mode in which the job was finalized; "" for jobs that older versions finalized.
+	// Ended is the mode in which the job was finalized.
 	Ended Mode `bson:"ended"`
 }
 
-// OnlyCopied reports that a finalized job ended with a full copy, and followed nothing.
-func (j Job) OnlyCopied() bool { return cmp.Or(j.Ended, j.Mode) == ModeFull }
+// ResumeAt is the position from which the job goes on.
+func (j Job) ResumeAt() stream.Position { return stream.Position{At: j.Applied, Mark: j.Mark} }
 
 // Shares reports that the job, or an earlier life of it, wrote into collections that it had not
 // created.
@@ -117,9 +114,8 @@ func (j Job) Shares() bool {
 
 // Anew returns the job before its first phase: it has read and applied nothing.
 func (j Job) Anew() Job {
-	for _, at := range []*mongo.OpTime{&j.Start, &j.Consistent, &j.Copied, &j.Applied, &j.ReadFrom, &j.Reach, &j.Intent} {
-		*at = mongo.OpTime{}
-	}
+	var zero mongo.OpTime
+	j.Start, j.Consistent, j.Copied, j.Applied, j.Reach, j.Intent = zero, zero, zero, zero, zero, zero
 	j.Phase, j.Mark, j.Taken, j.Expiring, j.Refused, j.Differences = PhaseCatalog, "", transform.Taken{}, false, nil, nil
 	return j
 }

@@ -17,7 +17,7 @@ func TestAnew(t *testing.T) {
 	fresh := Job{ID: "j", Rules: "r", Mode: ModeFull, Fence: 3, Phase: PhaseCatalog}
 	far := fresh
 	far.Phase, far.Mark, far.Expiring = PhaseFinalizing, "m", true
-	far.Start, far.Consistent, far.Copied, far.Applied, far.ReadFrom, far.Reach, far.Intent = at, at, at, at, at, at, at
+	far.Start, far.Consistent, far.Copied, far.Applied, far.Reach, far.Intent = at, at, at, at, at, at
 	far.Refused, far.Differences = []stream.Place{{At: at}}, []string{"d"}
 	if got := far.Anew(); !reflect.DeepEqual(got, fresh) {
 		t.Errorf("%+v, want %+v", got, fresh)

@@ -135,7 +135,7 @@ func (s *Mongo) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 			{Key: "owner", Value: ThisProcess(s.o.Run)}}}}},
 	}, "majority"))
 	if err == nil {
-		_, err = s.answer(raw)
+		_, err = answer(raw)
 	}
 	if errors.Is(err, ErrFenced) {
 		return job, s.running(job.Owner)

@@ -125,9 +125,10 @@ func (s *Mongo) load(ctx context.Context, rc *readconcern.ReadConcern) (job Job,
 	if err != nil {
 		return job, false, fmt.Errorf("load job %s: %w", s.o.Job, err)
 	}
-	if job.Version > FormatVersion {
-		return job, false, mongo.WithHint(fmt.Errorf("job %s was written by a newer millrace (format %d, this one knows %d)",
-			s.o.Job, job.Version, FormatVersion), "use that version, or start again with --restart")
+	if job.Version != FormatVersion {
+		return job, false, mongo.WithHint(
+			fmt.Errorf("job %s was written by another version of millrace (format %d, this one knows %d)",
+				s.o.Job, job.Version, FormatVersion), "use that version, or start again with --restart")
 	}
 	return job, true, nil
 }
@@ -151,7 +152,7 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 	var out []Job
 	for _, raw := range raws {
 		job, err := readJob(raw)
-		if err != nil || job.Version > FormatVersion {
+		if err != nil || job.Version != FormatVersion {
 			job = Job{ID: job.ID}
 		}
 		if set := s.c.Info.SetID; !set.IsZero() && !job.TargetSet.IsZero() && job.TargetSet != set {
@@ -162,17 +163,6 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 		}
 	}
 	return out, nil
-}
-
-// Create writes a new job. See Jobs.
-func (s *Mongo) Create(ctx context.Context, job Job) error {
-	job.ID, job.Version, job.Fence, job.Owner = s.o.Job, FormatVersion, 0, Owner{}
-	job.CreatedAt = time.Now().UTC()
-	job.UpdatedAt = job.CreatedAt
-	if _, err := s.db.Collection("jobs").InsertOne(ctx, job); err != nil && !driver.IsDuplicateKeyError(err) {
-		return fmt.Errorf("create job %s: %w", s.o.Job, err)
-	}
-	return nil // whoever made it: it is taken over next
 }
 
 // TakeNew writes a new job. See Lease.
@@ -214,16 +204,16 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 	s.noCatalog.Store(false)
 	if taken == nil {
 		if _, err := s.write(ctx, s.mine(), bson.D{{Key: "fence", Value: fence}}, s.o.Write); err != nil {
-			return Job{}, err
+			return Job{}, s.saving(err)
 		}
 	}
 	raw, err := s.o.EndOthers(ctx, fence, updateJob(statement(s.attempt(), noted), s.o.Write))
 	if err != nil {
 		return Job{}, fmt.Errorf("end what earlier runs of job %s have under way: %w", s.o.Job, err)
 	}
-	res, err := s.answer(raw)
+	res, err := answer(raw)
 	if err != nil {
-		return Job{}, err
+		return Job{}, s.saving(err)
 	}
 	s.mu.Lock()
 	if s.term = res.Term; s.c.Info.Kind == mongo.KindSharded {
@@ -284,7 +274,7 @@ func (s *Mongo) Note(ctx context.Context, set bson.D) error {
 // Mark sets with the write concern, for the run. See Jobs.
 func (s *Mongo) Mark(ctx context.Context, set bson.D) error {
 	_, err := s.write(ctx, s.mine(), set, s.o.Write)
-	return err
+	return s.saving(err)
 }
 
 // Prove proves. See Jobs.
@@ -299,7 +289,7 @@ func (s *Mongo) Prove(ctx context.Context, tell bool) (at mongo.OpTime, err erro
 		at = mongo.OpTime{TS: res.At, Term: res.Term}
 		return res.Term, err
 	})
-	return at, mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
+	return at, s.saving(err)
 }
 
 // Beat sets nothing, for the run. See Lease.
@@ -351,31 +341,31 @@ func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
 		return res.Term, err
 	}
 	if w == s.o.Write {
-		return mongo.Wrap(s.proof(write), "save checkpoint of job %s", s.o.Job)
+		return s.saving(s.proof(write))
 	}
 	term, err := write()
 	if err == nil {
 		err = s.SameTerm(term)
 	}
-	return mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
+	return s.saving(err)
 }
+
+func (s *Mongo) saving(err error) error { return mongo.Wrap(err, "save checkpoint of job %s", s.o.Job) }
 
 func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (res wire.WriteResult, err error) {
 	began := s.now()
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
-	if err != nil {
-		return res, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+	if err == nil {
+		res, err = answer(raw)
 	}
-	if res, err = s.answer(raw); err != nil {
-		return res, err
+	if err == nil {
+		s.mu.Lock()
+		s.proven = began
+		s.mu.Unlock()
 	}
-	s.mu.Lock()
-	s.proven = began
-	s.mu.Unlock()
-	return res, nil
+	return res, err
 }
 
-// statement sets fields of the job and raises its beat.
 func statement(filter, set bson.D) bson.D {
 	set = append(set[:len(set):len(set)], bson.E{Key: "updatedAt", Value: time.Now().UTC()})
 	return bson.D{{Key: "q", Value: filter},
@@ -387,7 +377,7 @@ func updateJob(statement bson.D, w any) bson.D {
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
 }
 
-func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
+func answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
 	err := mongo.Interrupted(res)
 	switch {
@@ -396,10 +386,8 @@ func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 		err = fmt.Errorf("%s (code %d)", res.Errors[0].Message, res.Errors[0].Code)
 	case res.N == 0:
 		err = mongo.WithHint(ErrFenced, "stop the other process first, or let this one go")
-	default:
-		return res, nil
 	}
-	return res, fmt.Errorf("save checkpoint of job %s: %w", s.o.Job, err)
+	return res, err
 }
 
 // Reset proves, then sets everything but the owner. See Jobs.

@@ -63,9 +63,7 @@ type collectionDoc struct {
 	Target string `bson:"target"`
 	// Bytes are the collection's: servers before 5.0 refuse names that start with a dollar sign, as
 	// in validators and partial indexes.
-	Bytes []byte `bson:"bytes,omitempty"`
-	// Collection replaces Bytes in documents of older versions.
-	Collection      *schema.Collection `bson:"collection,omitempty"`
+	Bytes           []byte `bson:"bytes,omitempty"`
 	schema.Presence `bson:",inline"`
 }
 
@@ -113,9 +111,7 @@ func (s *Mongo) LoadCatalog(ctx context.Context) ([]Mapped, error) {
 	out := make([]Mapped, len(docs))
 	for i, d := range docs {
 		out[i] = Mapped{Target: d.Target, Presence: d.Presence}
-		if d.Collection != nil {
-			out[i].Collection = *d.Collection
-		} else if bad := bson.Unmarshal(d.Bytes, &out[i].Collection); bad != nil {
+		if bad := bson.Unmarshal(d.Bytes, &out[i].Collection); bad != nil {
 			err = cmp.Or(err, fmt.Errorf("read the catalog's entry %s: %w", d.ID, bad))
 		}
 	}
@@ -151,8 +147,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 type skippedDoc struct {
 	ID  string `bson:"_id"`
 	Job string `bson:"job"`
-	// Generation identifies one save: parts of two saves are two lists. Jobs of earlier builds have
-	// none.
+	// Generation identifies one save: parts of two saves are two lists.
 	Generation string         `bson:"generation"`
 	N          int            `bson:"n"`
 	Docs       []stream.Place `bson:"docs"`

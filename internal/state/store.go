@@ -71,8 +71,6 @@ type Lease interface {
 // Jobs keeps the job's document. Fields to set are named as in Job. Methods that set fields fail
 // with ErrFenced once another run owns the job.
 type Jobs interface {
-	// Create writes a new job without an owner, unless it exists.
-	Create(ctx context.Context, job Job) error
 	// Load reads the job, with what Note has set. No failover takes back what it returns.
 	Load(ctx context.Context) (job Job, found bool, err error)
 	// Reload reads the job fast: for an attempt, which alone changes it, and for display.

@@ -2,10 +2,9 @@ package state
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -28,18 +26,14 @@ func TestStore(t *testing.T) {
 	t.Run("terms", func(t *testing.T) { testTerms(t, c) })
 	t.Run("owner", func(t *testing.T) { testOwner(t, c) })
 	t.Run("catalog and slices", func(t *testing.T) { testCatalogAndSlices(t, c) })
-	t.Run("skipped of an earlier build", func(t *testing.T) { testSkippedOfEarlier(t, c) })
 }
 
 // started is the store of a new job under its first attempt.
 func started(t *testing.T, c *mongo.Cluster, name string, job Job) *Mongo {
 	t.Helper()
 	s := opened(c, name)
-	if err := s.Create(t.Context(), job); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.TakeOver(t.Context(), func(o Owner) { t.Errorf("waited for %s", o) }); err != nil {
-		t.Fatal(err)
+	if taken, err := s.TakeNew(t.Context(), job); err != nil || !taken {
+		t.Fatal(taken, err)
 	}
 	begin(t, s)
 	return s
@@ -149,7 +143,7 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	if _, err := second.TakeOver(t.Context(), never); err != nil {
 		t.Fatalf("take over from a dead process of this machine: %v", err)
 	}
-	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) {
+	if err := first.Save(t.Context(), nil); !errors.Is(err, ErrFenced) || strings.Count(err.Error(), "checkpoint") != 1 {
 		t.Errorf("save by the displaced owner: %v", err)
 	}
 	if _, err := first.Begin(t.Context()); !errors.Is(err, ErrFenced) {
@@ -251,31 +245,5 @@ func testCatalogAndSlices(t *testing.T, c *mongo.Cluster) {
 	}
 	if got, err := s.LoadSlices(t.Context()); err != nil || len(got) != 1 {
 		t.Errorf("%d slices left, %v", len(got), err)
-	}
-}
-
-// testSkippedOfEarlier: parts of the list that have no generation are loaded, and go
-// with the next save.
-func testSkippedOfEarlier(t *testing.T, c *mongo.Cluster) {
-	s := started(t, c, "skips", Job{})
-	coll := c.Client.Database(mongo.StateDB).Collection("skipped")
-	id := func(n int32) bson.RawValue {
-		return bson.RawValue{Type: bson.TypeInt32, Value: binary.LittleEndian.AppendUint32(nil, uint32(n))}
-	}
-	for n := range 2 {
-		part := bson.D{{Key: "_id", Value: fmt.Sprintf("skips/%d", n)}, {Key: "job", Value: "skips"}, {Key: "n", Value: n},
-			{Key: "docs", Value: []stream.Place{{NS: "d.c", ID: id(int32(n))}}}}
-		if _, err := coll.InsertOne(t.Context(), part); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := s.LoadSkipped(t.Context()); err != nil || len(got) != 2 {
-		t.Errorf("%d skipped, %v", len(got), err)
-	}
-	if err := s.SaveSkipped(t.Context(), []stream.Place{{NS: "d.c", ID: id(7)}}); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := s.LoadSkipped(t.Context()); err != nil || len(got) != 1 || got[0].ID.AsInt64() != 7 {
-		t.Errorf("after a save: %v, %v", got, err)
 	}
 }

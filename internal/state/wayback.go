@@ -30,20 +30,13 @@ type WayBack struct {
 const waysBack = "waysback"
 
 type wayBackDoc struct {
-	ID    string       `bson:"_id"`
-	Job   string       `bson:"job"`
-	N     int          `bson:"n"`
-	Of    int          `bson:"of"` // how many documents there are
-	At    mongo.OpTime `bson:"at"`
-	Mark  string       `bson:"mark"`
-	Names []wayName    `bson:"names"`
-}
-
-type wayName struct {
-	NS     string      `bson:"ns"`
-	Target string      `bson:"target"`
-	Type   schema.Type `bson:"type"`
-	UUID   bson.Binary `bson:"uuid"`
+	ID    string        `bson:"_id"`
+	Job   string        `bson:"job"`
+	N     int           `bson:"n"`
+	Of    int           `bson:"of"` // how many documents there are
+	At    mongo.OpTime  `bson:"at"`
+	Mark  string        `bson:"mark"`
+	Names []schema.Name `bson:"names"`
 }
 
 // namesPerDoc keeps a part far below the size of a document.
@@ -67,10 +60,7 @@ func (s *Mongo) SaveWayBack(ctx context.Context, w WayBack) error {
 			break
 		}
 		doc := wayBackDoc{ID: fmt.Sprintf("%s/%d", s.o.Job, i), Job: s.o.Job, N: i, Of: len(parts), At: w.Position.At,
-			Mark: w.Position.Mark}
-		for _, n := range part {
-			doc.Names = append(doc.Names, wayName{n.NS, n.Target, n.Type, n.UUID})
-		}
+			Mark: w.Position.Mark, Names: part}
 		err = s.proof(func() (int64, error) { return s.c.UpdateState(ctx, waysBack, s.o.Write, replace(doc.ID, doc)) })
 	}
 	return mongo.Wrap(err, "save the way back of job %s", s.o.Job)
@@ -112,7 +102,6 @@ func LoadFinished(ctx context.Context, c *mongo.Cluster, name string) (f Finishe
 	return f, nil
 }
 
-// read takes the documents of a way back.
 func (f *Finished) read(docs []wayBackDoc) {
 	slices.SortFunc(docs, func(a, b wayBackDoc) int { return a.N - b.N })
 	switch {
@@ -123,7 +112,7 @@ func (f *Finished) read(docs []wayBackDoc) {
 		if f.NoWayBack != "" {
 			f.Reason += ": " + f.NoWayBack
 		}
-	case len(docs) == 0 || docs[0].At != f.TargetPosition: // by an older version, or another end
+	case len(docs) == 0 || docs[0].At != f.TargetPosition: // finalize could not store it
 		f.Position = stream.Position{At: f.TargetPosition}
 		return
 	case len(docs) != docs[0].Of:
@@ -132,9 +121,7 @@ func (f *Finished) read(docs []wayBackDoc) {
 		f.Position = stream.Position{At: docs[0].At, Mark: docs[0].Mark}
 	}
 	for _, d := range docs {
-		for _, n := range d.Names {
-			f.Names = append(f.Names, schema.Name{NS: n.NS, Target: n.Target, Type: n.Type, UUID: n.UUID})
-		}
+		f.Names = append(f.Names, d.Names...)
 	}
 }
 

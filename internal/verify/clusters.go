@@ -344,7 +344,6 @@ func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (fu
 	return func(doc []byte) bool { return settings.Expired(doc, time.Now().Add(ahead).UnixMilli()) }, nil
 }
 
-// virtual returns names of views and time series, which have no documents themselves.
 func virtual(list []schema.Collection) map[string]bool {
 	out := map[string]bool{}
 	for _, c := range list {

@@ -32,7 +32,6 @@ const (
 	Single Method = "single"
 )
 
-// errTooDifferent reports that ranges are better.
 var errTooDifferent = errors.New("too much differs for digests")
 
 // table holds the sums of one side. The hash of a document's _id chooses its group. Sums do not
@@ -83,7 +82,6 @@ type digester struct {
 	suspected int             // bytes of those
 }
 
-// digest compares a collection by digests, or returns errTooDifferent.
 func (c *collection) digest(ctx context.Context, readers int) error {
 	d := newDigester(c, readers)
 	cost := 2 * groupCost * len(d.tables[source].groups)

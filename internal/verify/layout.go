@@ -201,16 +201,12 @@ type reading struct {
 }
 
 func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
-	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
-		w := r.Walk(&s.Collection, &sl, s.want(s.e.limits.scan, do.idsOnly))
-		defer w.Close(ctx)
-		return s.scanWalk(ctx, w, do)
-	})
+	return s.walk(ctx, sl, s.want(s.e.limits.scan, do.idsOnly), s.scanned(do))
 }
 
-func (s *side) scanWalk(ctx context.Context, w *scan.Walk, do reading) error {
+func (s *side) scanned(do reading) func(p *scan.Part) error {
 	var key []byte
-	return s.handOver(ctx, w, func(p *scan.Part) error {
+	return func(p *scan.Part) error {
 		s.e.c.account(p.Size)
 		err := p.Each(func(doc []byte) error {
 			var ok bool
@@ -224,5 +220,5 @@ func (s *side) scanWalk(ctx context.Context, w *scan.Walk, do reading) error {
 			do.end()
 		}
 		return err
-	})
+	}
 }

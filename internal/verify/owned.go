@@ -55,7 +55,6 @@ func (l *owned) cut(ctx context.Context, table *ownership.Table) error {
 	return err
 }
 
-// each calls do for shards side by side.
 func (l *owned) each(ctx context.Context, names []string,
 	do func(ctx context.Context, i int, on *shards.Shard) error) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -87,13 +86,11 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	return newest.TS, err
 }
 
-// noteLive notes that shards were read as they are.
 func (l *owned) noteLive(what string) {
 	l.e.note("the " + sideName(l.i) + "'s shards" + what + " were not read as of one time:" +
 		" a document whose shard key users changed meanwhile may not have been compared")
 }
 
-// forgotten reports that a server lacks the history of a time.
 func forgotten(err error) bool {
 	const staleChunkHistory = 250
 	return mongo.Forgotten(err) || mongo.IsCode(err, staleChunkHistory)
@@ -154,7 +151,7 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, o := range all {
-		g.Go(func() error { return o.failed(o.scanWalk(ctx, o.walk, begin())) })
+		g.Go(func() error { return o.failed(o.handOver(ctx, o.walk, o.scanned(begin()))) })
 	}
 	return l.changed(g.Wait())
 }
@@ -191,7 +188,6 @@ func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Tim
 	return all, nil
 }
 
-// parts returns the slices of all shards that own something.
 func (l *owned) parts(ctx context.Context, table *ownership.Table, at bson.Timestamp) (all []*open, err error) {
 	owners := table.Owners()
 	byShard := make([][]*open, len(owners))

@@ -146,7 +146,7 @@ func TestOwnedScan(t *testing.T) {
 		t.Helper()
 		c := counts{of: map[string]int{}}
 		for _, o := range all {
-			b.ok(o.scanWalk(t.Context(), o.walk, c.reading()))
+			b.ok(o.handOver(t.Context(), o.walk, o.scanned(c.reading())))
 			o.close(t.Context())
 		}
 		b.each(&c)
@@ -203,7 +203,7 @@ func TestOwnedScan(t *testing.T) {
 					b.ok(err)
 				}
 			}
-			b.ok(o.scanWalk(t.Context(), o.walk, c.reading()))
+			b.ok(o.handOver(t.Context(), o.walk, o.scanned(c.reading())))
 			o.close(t.Context())
 		}
 		b.each(&c)

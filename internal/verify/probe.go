@@ -222,7 +222,6 @@ func ofVersions(bound bson.Raw) bson.Raw {
 
 const versionsAtOnce = 200
 
-// newest fetches the documents with the given ids from a collection of versions.
 func (p *probe) newest(ctx context.Context, r *scan.Reader, keys []string) error {
 	db, coll := mongo.SplitNS(p.NS)
 	for len(keys) > 0 {

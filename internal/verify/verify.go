@@ -19,6 +19,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,23 +118,17 @@ func (o Options) withDefaults() Options {
 	if o.Method == "" {
 		o.Method = Auto
 	}
-	setDefault(&o.Workers, min(max(runtime.GOMAXPROCS(0), 4), 6))
-	setDefault(&o.RangeBytes, 32<<20)
-	setDefault(&o.MaxBufferedBytes, 128<<20)
-	setDefault(&o.MaxDifferences, 1000)
-	setDefault(&o.Recheck.For, time.Minute)
-	setDefault(&o.Recheck.Every, 500*time.Millisecond)
-	setDefault(&o.Recheck.Quiet, 10*time.Second)
+	o.Workers = cmp.Or(max(o.Workers, 0), min(max(runtime.GOMAXPROCS(0), 4), 6))
+	o.RangeBytes = cmp.Or(max(o.RangeBytes, 0), 32<<20)
+	o.MaxBufferedBytes = cmp.Or(max(o.MaxBufferedBytes, 0), 128<<20)
+	o.MaxDifferences = cmp.Or(max(o.MaxDifferences, 0), 1000)
+	o.Recheck.For = cmp.Or(max(o.Recheck.For, 0), time.Minute)
+	o.Recheck.Every = cmp.Or(max(o.Recheck.Every, 0), 500*time.Millisecond)
+	o.Recheck.Quiet = cmp.Or(max(o.Recheck.Quiet, 0), 10*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v <= 0 {
-		*v = d
-	}
 }
 
 // Engine compares two clusters. Run is called once, Stats at any time by any goroutine. What it

@@ -122,18 +122,6 @@ func (m *memory) LoadOthers(context.Context, bool) (out []state.Job, err error) 
 	return out, nil
 }
 
-func (m *memory) Create(_ context.Context, job state.Job) error {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	k := m.w.of(m.job)
-	if len(k.doc) > 0 && !m.is("create replaces") {
-		return nil
-	}
-	job.ID, job.Version = m.job, state.FormatVersion
-	k.set(fields(job))
-	return nil
-}
-
 func fields(job state.Job) (set bson.D) {
 	raw, err := bson.Marshal(job)
 	if err == nil {
@@ -171,9 +159,10 @@ func (m *memory) TakeNew(ctx context.Context, job state.Job) (bool, error) {
 	if _, found, err := m.Load(ctx); err != nil || found && !m.is("create replaces") {
 		return false, err
 	}
-	if err := m.Create(ctx, job); err != nil {
-		return false, err
-	}
+	job.ID, job.Version = m.job, state.FormatVersion
+	m.w.mu.Lock()
+	m.w.of(m.job).set(fields(job))
+	m.w.mu.Unlock()
 	_, err := m.TakeOver(ctx, func(state.Owner) {})
 	return err == nil, err
 }

@@ -86,9 +86,18 @@ func begun(t T, s Setup) bench {
 	t.Helper()
 	b := bench{T: t, Setup: s, job: newJob()}
 	b.Store = s.Open(b.job, state.NewRun())
-	b.ok(b.Create(t.Context(), state.Job{Phase: "first", Rules: "r"}))
+	b.new(b.Store, state.Job{Phase: "first", Rules: "r"})
 	b.begin(b.Store)
 	return b
+}
+
+// new stores a job for the store's run.
+func (b bench) new(s state.Store, job state.Job) {
+	b.Helper()
+	taken, err := s.TakeNew(b.Context(), job)
+	if b.ok(err); !taken {
+		b.Fatalf("the job exists")
+	}
 }
 
 func (b bench) ok(err error) {
@@ -189,7 +198,9 @@ func kept(t T, s Setup) {
 		t.Errorf("an unknown job was taken over")
 	}
 	b := begun(t, s)
-	b.ok(b.Create(t.Context(), state.Job{Phase: "other"})) // what exists stays
+	if taken, err := b.reopened().TakeNew(t.Context(), state.Job{Phase: "other"}); taken || err != nil {
+		t.Errorf("took what exists as new: %t, %v", taken, err)
+	}
 	b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(7)}, {Key: "mark", Value: "m"}}))
 	b.ok(b.SaveDurably(t.Context(), bson.D{{Key: "reach", Value: at(9)}}))
 	b.ok(b.Note(t.Context(), bson.D{{Key: "intent", Value: at(8)}}))
@@ -229,7 +240,7 @@ func ownAttempt(t T, s Setup) {
 	if b.Owned() == nil {
 		t.Errorf("a job that nobody took is owned")
 	}
-	b.ok(b.Create(t.Context(), state.Job{}))
+	b.new(b.Store, state.Job{})
 	b.take(b.Store)
 	if b.Save(t.Context(), phase("untrue")) == nil || b.SameTerm(1) == nil ||
 		b.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}) == nil {
@@ -307,7 +318,7 @@ func oldAttempt(t T, s Setup) {
 	b := bench{T: t, Setup: s, job: newJob()}
 	run := state.NewRun()
 	old, now := s.Open(b.job, run), s.Open(b.job, run)
-	b.ok(old.Create(t.Context(), state.Job{}))
+	b.new(old, state.Job{})
 	b.begin(old)
 	b.take(now)
 	b.fenced(old, "an attempt before the job was taken over")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -73,7 +74,7 @@ func TestEvents(t *testing.T) {
 	r.run(a, &job.Status{Job: "a", Phase: job.PhaseCopying})
 	reported := 0
 	for i := range 50 { // many reports within a second or little more
-		r.report(a, &job.Status{Job: "a", Phase: job.PhaseFollowing, Copy: job.CopyStatus{Docs: int64(i)}})
+		r.report(a, &job.Status{Job: "a", Phase: job.PhaseFollowing, Copy: progress.Copy{Docs: int64(i)}})
 	}
 	r.report(a, &job.Status{Job: "a", Phase: job.PhaseFinalizing})
 	for !strings.Contains(s.until("job").data, "finalizing") {

@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/workshop/lab"
@@ -230,7 +231,7 @@ func (r *rig) one(i int) error {
 func fleetStatus(i int) *job.Status {
 	s := &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way",
 		Source: "mongodb://shop-1,shop-2,shop-3/?replicaSet=rs0", Target: "mongodb://new-1,new-2,new-3/?replicaSet=rs1",
-		Copy: job.CopyStatus{DocsTotal: 48_000_000, BytesTotal: 52e9, DocsRate: float64(40_000 + i*97%30_000),
+		Copy: progress.Copy{DocsTotal: 48_000_000, BytesTotal: 52e9, DocsRate: float64(40_000 + i*97%30_000),
 			BytesRate: float64(45e6 + i*131_071%40_000_000), ETASeconds: float64(300 + i*37%9000)},
 		Follow: job.FollowStatus{LagSeconds: -1, WindowSeconds: 90_000}}
 	share := float64(i*13%100) / 100
@@ -244,7 +245,7 @@ func fleetStatus(i int) *job.Status {
 	for k, c := range []string{"orders", "customers", "carts", "events", "invoices.archive"} {
 		total := int64(1_000_000 * (k + 1))
 		s.Copy.Collections = append(s.Copy.Collections,
-			job.CollectionStatus{Source: "shop." + c, Target: "shop." + c, Docs: int64(share * float64(total)), DocsTotal: total,
+			progress.Collection{Source: "shop." + c, Target: "shop." + c, Docs: int64(share * float64(total)), DocsTotal: total,
 				Bytes: int64(share * float64(total) * 1100), BytesTotal: total * 1100, Done: share == 1})
 	}
 	return s

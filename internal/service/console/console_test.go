@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -105,9 +106,9 @@ func (r *rig) await(name string, ok func(*service.Job) bool) {
 
 func status() *job.Status {
 	return &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way",
-		Copy: job.CopyStatus{Docs: 50, DocsTotal: 100, Bytes: 500, BytesTotal: 1000, DocsRate: 1234, BytesRate: 5e6,
+		Copy: progress.Copy{Docs: 50, DocsTotal: 100, Bytes: 500, BytesTotal: 1000, DocsRate: 1234, BytesRate: 5e6,
 			ETASeconds: 65,
-			Collections: []job.CollectionStatus{{Source: "shop.<i>orders\u202e\x1b[31m", Target: "shop.orders", Docs: 50,
+			Collections: []progress.Collection{{Source: "shop.<i>orders\u202e\x1b[31m", Target: "shop.orders", Docs: 50,
 				DocsTotal: 100}}}, Follow: job.FollowStatus{LagSeconds: -1, WindowSeconds: 3600}}
 }
 

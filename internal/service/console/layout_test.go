@@ -11,8 +11,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/verify"
@@ -129,7 +129,7 @@ func (r *rig) furnish() {
 	r.t.Helper()
 	r.draftAnswers()
 	st := splitStatus("shard-0000-of-the-east", "shard-0001", "shard-0002")
-	st.Copy.Collections = append(st.Copy.Collections, job.CollectionStatus{Source: longNS, Target: longNS,
+	st.Copy.Collections = append(st.Copy.Collections, progress.Collection{Source: longNS, Target: longNS,
 		Docs: 48_000_000, DocsTotal: 48_000_000, Bytes: 52e9, Done: true})
 	st.Source = "mongodb://mongo-1.example.com,mongo-2.example.com/?replicaSet=rs0"
 	st.Target = "mongodb://router.example.com/"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -46,11 +47,11 @@ func splitStatus(shards ...string) *job.Status {
 	st := status()
 	st.Phase, st.Follow.Applied = job.PhaseFollowing, "1:1"
 	for i, name := range shards {
-		st.Shards = append(st.Shards, job.ShardStatus{Shard: name, Changes: int64(30_000 * (i + 1)), ChangesRate: 100,
+		st.Shards = append(st.Shards, progress.Shard{Shard: name, Changes: int64(30_000 * (i + 1)), ChangesRate: 100,
 			LagSeconds: 0, WindowSeconds: 7200, At: "1700000000:1"})
 	}
 	st.Shards[0].LagSeconds = 290
-	st.Routers = []job.RouterStatus{{Router: "router-1:27017", Commands: 1200, CommandsRate: 4, Bytes: 27e6,
+	st.Routers = []progress.Router{{Router: "router-1:27017", Commands: 1200, CommandsRate: 4, Bytes: 27e6,
 		BytesRate: 90_000}, {Router: "router-2:27017", Commands: 2400}}
 	st.Follow.Holding = &job.Holding{Shard: shards[0], Seconds: 290, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		At: "1700000000:1", Undecided: true}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/procstat"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
@@ -352,15 +353,15 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 	p.Lag, p.Window = service.NewRange(s.Follow.LagSeconds, n), service.NewRange(s.Follow.WindowSeconds, n)
 	p.CPU, p.Memory = service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), service.NewRange(float64(use.Resident), n)
 	for _, d := range done.Shards {
-		was := named(m.done.Shards, d.Shard, func(o job.ShardDone) string { return o.Shard })
+		was := named(m.done.Shards, d.Shard, func(o progress.ShardDone) string { return o.Shard })
 		part := figures(d.Shard, n, d.Docs-was.Docs, d.Bytes-was.Bytes, d.Changes-was.Changes, d.ChangeBytes-was.ChangeBytes)
-		if s := named(s.Shards, d.Shard, func(o job.ShardStatus) string { return o.Shard }); s.Shard != "" {
+		if s := named(s.Shards, d.Shard, func(o progress.Shard) string { return o.Shard }); s.Shard != "" {
 			part.Lag, part.Window = service.NewRange(s.LagSeconds, n), service.NewRange(s.WindowSeconds, n)
 		}
 		p.Shards = append(p.Shards, part)
 	}
 	for _, d := range done.Routers {
-		was := named(m.done.Routers, d.Router, func(o job.RouterDone) string { return o.Router })
+		was := named(m.done.Routers, d.Router, func(o progress.RouterDone) string { return o.Router })
 		p.Routers = append(p.Routers, figures(d.Router, n, 0, 0, d.Commands-was.Commands, d.Bytes-was.Bytes))
 	}
 	m.at, m.done, m.cpu = now, done, use.CPUSeconds

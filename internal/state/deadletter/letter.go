@@ -83,8 +83,7 @@ type Letter struct {
 	// Source and UUID are of its collection on the source, where they are known.
 	Source string    `bson:"source,omitempty"`
 	UUID   *[16]byte `bson:"-"`
-	// Target is the UUID of its collection on the target when the job was finalized; nil before,
-	// and for jobs that older versions finalized.
+	// Target is the UUID of its collection on the target when the job was finalized; nil before.
 	Target *bson.Binary `bson:"targetUuid,omitempty"`
 
 	Reason string        `bson:"reason"`

@@ -104,7 +104,6 @@ func partsOf(letter string) bson.E {
 
 func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
 
-// commands returns the commands that write a dead letter, in order, in mongo.StateDB.
 func commands(job string, l *Letter) []bson.D {
 	d := stored{Letter: *l, Job: job, DocID: storable(l.DocID), IDText: bsonraw.IDText(l.DocID), Bytes: len(l.Doc),
 		Key: KeyOf(l.DocID), Update: time.Now().UTC()}
@@ -312,7 +311,6 @@ func plainNames(doc []byte, depth int) bool {
 	return true
 }
 
-// storable returns a value as a field, or none.
 func storable(v bsoncore.Value) bson.RawValue {
 	if len(v.Data) > 1<<20 || v.Type == bsoncore.TypeEmbeddedDocument && !plainNames(v.Data, 1) {
 		return bson.RawValue{}
