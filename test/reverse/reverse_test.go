@@ -261,7 +261,7 @@ func TestLosses(t *testing.T) {
 	b.refused("job shop-back was finalized at", append(reverse, "--restart", "--accept-loss",
 		"drop,filter", "--dry-run")...)
 	again := test.Start(t, b.bin, append(reverse, append(accepted, "--restart", "--dry-run")...)...)
-	b.ok(again.Wait(patience))
+	b.ok(again.Wait(waitLimit))
 }
 
 // TestShards: between sharded clusters, whose chunks move, with transactions over shards.

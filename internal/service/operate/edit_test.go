@@ -30,7 +30,7 @@ func TestManyRefusals(t *testing.T) {
 		_, err := r.Pause(t.Context(), caller(service.Operator, "other-*"), "shop")
 		refusedAs(t, err, NotFound, "shop")
 	}
-	list, err := r.Trail(t.Context(), caller(service.Admin), "shop", 0, 1000)
+	list, err := r.Trail(t.Context(), caller(service.Admin), "shop", service.Page{Limit: 1000})
 	if err != nil || len(list) != maxRefusals+1 {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
