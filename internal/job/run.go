@@ -349,8 +349,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
 	j.source.Leaves = follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log, Shared: j.spec.Oplogs,
-		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
+	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log,
+		Shared: j.spec.Oplogs, ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, job.ResumeAt(), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Counters: j.counters, Store: j.store, Target: j.dst,

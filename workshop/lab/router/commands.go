@@ -43,7 +43,7 @@ func reading() map[string]func(context.Context, *call) (bson.D, error) {
 		"aggregate": aggregate, "explain": explain, "serverStatus": serverStatus,
 		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": connectionStatus, "hostInfo": onConfig,
 		"whatsmyuri": onConfig, "getShardMap": onConfig,
-		"killOp":     killOp, "usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
+		"killOp": killOp, "usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
 	}
 }
 
