@@ -157,7 +157,7 @@ func listedBeside(root *os.Root, secret os.FileInfo, job string) error {
 		if !isList {
 			return nil
 		}
-		if info, err := root.Stat(name); err != nil || !os.SameFile(info, secret) {
+		if named, _ := root.Stat(name); named == nil || !os.SameFile(named, secret) {
 			return nil
 		}
 		jobs, err := root.ReadFile(list)
