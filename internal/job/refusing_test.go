@@ -83,6 +83,7 @@ func TestTargetRefuses(t *testing.T) {
 		}
 	})
 	t.Run("connections taken", func(t *testing.T) {
+		lab.Nightly(t)
 		s := s
 		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"},
 			SetParameters: map[string]string{"enableTestCommands": "1"}})

@@ -93,6 +93,7 @@ func TestSpool(t *testing.T) {
 // TestYoungOplog: an oplog that is nearly empty holds what a copy needs, although it reaches back only seconds.
 // Nothing is spooled, and neither the precheck nor the job warns, also where the job resumes.
 func TestYoungOplog(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{})}
 	s.srcDB, s.targetC = dial(t, s.src.URI()), dial(t, s.dst.URI())

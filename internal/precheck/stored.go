@@ -72,7 +72,7 @@ func (p stored) resume(context.Context) error {
 	return nil
 }
 
-// reversedBefore refuses to begin anew a job that leads another one back: all changes since the cut-over are applied
+// reversedBefore refuses to restart a job that leads another one back: all changes since the cut-over are applied
 // once more, over what was written since.
 func (p stored) reversedBefore() {
 	job, _, _ := p.seen.job()
@@ -87,7 +87,7 @@ func (p stored) reversedBefore() {
 		return
 	}
 	p.add(Fail, "loss: "+reverse.TargetChanges, "leave --restart out to continue the job; --accept-loss "+
-		reverse.TargetChanges+" begins anew all the same", "%s", why)
+		reverse.TargetChanges+" restarts anyway", "%s", why)
 }
 
 // alive refuses to begin a job anew that a process runs.

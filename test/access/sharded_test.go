@@ -3,6 +3,7 @@ package access
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -64,6 +65,15 @@ func TestUsersOfShardedClusters(t *testing.T) {
 	}
 }
 
+// dropAll drops what jobs and other tests have left.
+func dropAll(ctx context.Context, c *driver.Client) error {
+	names, err := c.ListDatabaseNames(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^(acc|millrace$)"}}})
+	for _, name := range names {
+		err = errors.Join(err, c.Database(name).Drop(ctx))
+	}
+	return err
+}
+
 func copiesUsers(t *testing.T, source, target place) {
 	withoutUsers(t)
 	for _, p := range []place{source, target} {
@@ -71,10 +81,7 @@ func copiesUsers(t *testing.T, source, target place) {
 		p.in(t, "acc", `{"dropAllRolesFromDatabase": 1}`)
 		c, err := driver.Connect(options.Client().ApplyURI(p.uri))
 		if err == nil {
-			err = c.Database("acc").Drop(t.Context())
-		}
-		if err == nil {
-			err = c.Database("millrace").Drop(t.Context())
+			err = dropAll(t.Context(), c)
 		}
 		if err != nil {
 			t.Fatal(err)

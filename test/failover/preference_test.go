@@ -17,6 +17,7 @@ import (
 // anything is written. A job that has begun waits for a member, names what it waits for,
 // and ends by --give-up-after.
 func TestReadPreferenceUnsuited(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	lab.NeedServers(t)
 	source, target := lab.ForTest(t, lab.Options{Topology: "rs:3"}), lab.ForTest(t, lab.Options{})

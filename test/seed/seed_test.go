@@ -112,6 +112,7 @@ func seed(t *testing.T, bin string, args ...string) result {
 // old one is written to, then followed from where it stands: a migration by
 // files.
 func TestCloneIsFollowed(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {

@@ -67,6 +67,7 @@ func (b *bed) copying() {
 // and cut off from NATS, and the owner is killed, while documents and collections change:
 // the target is the same in the end.
 func TestBorrowersDie(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t, nil)
 	for _, coll := range []string{"large", "doomed", "moved"} {

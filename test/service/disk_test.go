@@ -19,6 +19,7 @@ import (
 // while they follow. Serve says so, jobs end at their checkpoints, and go on by themselves
 // once there is room. Started on a full disk serve ends, and says why.
 func TestDiskFull(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	disk, end, err := lab.NewDisk(t.TempDir(), 96)
 	if err != nil {

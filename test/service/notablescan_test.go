@@ -21,6 +21,7 @@ import (
 // finalized by the service, is compared and dropped by commands, and begins anew, between
 // servers that refuse queries without an index (notablescan).
 func TestNoTableScan(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t, nil)
 	scans := func(allowed bool) {

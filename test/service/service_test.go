@@ -289,6 +289,7 @@ func (b *bed) endAll() {
 // while writes go on. Another begins again, and finds what was changed behind the job's
 // back, and nothing else.
 func TestVerifyProcessesDie(t *testing.T) {
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t, nil)
 	source := b.sc.Database("svc").Collection("c")

@@ -17,6 +17,7 @@ import (
 // two sharded clusters stops to answer.
 func TestStoppedServersAreNamed(t *testing.T) {
 	lab.Nightly(t)
+	lab.Nightly(t)
 	b := newBedTo(t, "2x1", true)
 	servers := map[string]*lab.Cluster{"source's config server": b.lab.Config(), "target's config server": b.to.Config()}
 	for i := range b.lab.Shards() {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/deltatest"
 	"github.com/millrace/millrace/test/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestEquivalence replays random oplogs one operation at a time in one
@@ -29,7 +30,11 @@ func TestEquivalence(t *testing.T) {
 
 func equivalences(t *testing.T, seed uint64) {
 	p := newPair(t)
-	rounds := testseed.Rounds(t, 3)
+	usual := 3
+	if lab.Brief() {
+		usual = 1
+	}
+	rounds := testseed.Rounds(t, usual)
 	batched := int64(0)
 	for round := range rounds {
 		w := newWild(p, seed+uint64(round), round)
