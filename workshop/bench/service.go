@@ -49,6 +49,7 @@ const (
 	serveMB      = "serve MB"
 	workersShare = coreShare + "workers"
 	serveShare   = coreShare + "serve"
+	sourceShare  = coreShare + "source"
 	eachShare    = coreShare + "a job"
 	writeRate    = "writes/s"
 	inTime       = "requests/s"
@@ -113,7 +114,7 @@ func (f *fleet) jobsCase(s scenario) Case {
 		Scenario: s.name, Variant: "jobs", Unit: "jobs", Count: f.o.Jobs,
 		Ceiling: "none; the workers and serve with all definitions while no job runs are measured first",
 		RatioOf: eachShare,
-		Columns: []string{allFollow, workersMB, eachMB, serveMB, workersShare, serveShare, eachShare, writeRate},
+		Columns: []string{allFollow, workersMB, eachMB, serveMB, workersShare, serveShare, eachShare, sourceShare, writeRate},
 		Work: fmt.Sprintf("%s definitions, %d of which follow a database each of %d collections with %d documents, all of "+
 			"one source to one target, in %d workers; others: a half paused, a half waiting for a label that no worker has; "+
 			"each for %s", grouped(int64(f.o.Definitions)), f.o.Jobs, jobCollections, jobDocs, f.o.Workers, f.pace),

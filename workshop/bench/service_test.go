@@ -38,7 +38,7 @@ func TestService(t *testing.T) {
 	if v := jobs.contender(jobsIdle).Values; v[allFollow].Median <= 0 || v[eachMB].Median == 0 {
 		t.Errorf("%+v", v)
 	}
-	if v := jobs.contender(jobsWritten).Values; v[writeRate].Median <= 0 {
+	if v := jobs.contender(jobsWritten).Values; v[writeRate].Median <= 0 || v[sourceShare].Median <= 0 {
 		t.Errorf("%+v", v)
 	}
 	for _, c := range r.Cases[1:] {

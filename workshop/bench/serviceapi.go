@@ -361,7 +361,7 @@ func (f *fleet) rest(ctx context.Context, m *meter) error {
 	if !tick(ctx, min(f.pace, 10*time.Second)) {
 		return context.Cause(ctx)
 	}
-	return m.during(ctx, f.st, func() error {
+	err := m.during(ctx, f.st, func() error {
 		var ofWorkers, ofServe []float64
 		began := time.Now()
 		workersCPU, serveCPU := f.used()
@@ -388,4 +388,8 @@ func (f *fleet) rest(ctx context.Context, m *meter) error {
 		m.value(eachShare, (w+s)/float64(f.o.Jobs))
 		return nil
 	})
+	if err == nil {
+		m.value(sourceShare, 100*per(m.source.cpu, m.round.Seconds))
+	}
+	return err
 }
