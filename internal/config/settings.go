@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,7 +124,7 @@ const (
 func Choices(f *pflag.Flag) []string { return f.Annotations[choices] }
 
 // Words are what a shell offers for a flag: its choices, or some of the values that it takes.
-func Words(f *pflag.Flag) []string { return append(Choices(f), f.Annotations[offers]...) }
+func Words(f *pflag.Flag) []string { return slices.Concat(Choices(f), f.Annotations[offers]) }
 
 // Restrict has CheckChoices find what is none of the allowed words in a flag.
 func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
