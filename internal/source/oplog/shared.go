@@ -74,26 +74,23 @@ func (s *Shared) leave(c *mongo.Cluster, f *feed) {
 }
 
 // next returns the reply that continues at r's position, and waits for it while another reader is at the end
-// of the oplog. It returns false where r has to read by itself; what r reads is then shared if it leads.
+// of the oplog. It returns false where r has to read by itself; what r reads is then shared if it leads. A
+// leader that is silent for a minute loses the lead: the oplog is idle, or the leader stands still.
 func (f *feed) next(ctx context.Context, r *reader) (rep reply, found bool, err error) {
 	if f == nil || r.skip == 0 { // it has to find its start first
 		return rep, false, nil
 	}
-	var limit <-chan time.Time
+	silent := time.NewTimer(replyTimeout)
+	defer silent.Stop()
 	for {
 		rep, found, wait := f.look(r)
 		if found || wait == nil {
 			return rep, found, nil
 		}
-		if limit == nil {
-			t := time.NewTimer(replyTimeout)
-			defer t.Stop()
-			limit = t.C
-		}
 		select {
 		case <-wait:
-		case <-limit: // the leader has not got a reply in time, or goes another way
-			return rep, false, nil
+		case <-silent.C:
+			f.depose()
 		case <-ctx.Done():
 			return rep, false, ctx.Err()
 		}
@@ -167,7 +164,7 @@ func (f *feed) publish(r *reader, rep reply) {
 	f.wake()
 }
 
-// resign lets another reader read on.
+// resign lets another reader read on, if r leads.
 func (f *feed) resign(r *reader) {
 	if f == nil {
 		return
@@ -178,6 +175,14 @@ func (f *feed) resign(r *reader) {
 		f.leader = nil
 		f.wake()
 	}
+}
+
+// depose lets another reader read on. What the leader reads later is its own.
+func (f *feed) depose() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leader = nil
+	f.wake()
 }
 
 func (f *feed) wake() {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -85,6 +86,32 @@ func TestShared(t *testing.T) {
 		}
 		if len(shared.feeds) > 0 {
 			t.Errorf("%d feeds are left", len(shared.feeds))
+		}
+	})
+}
+
+// TestSilentLeader: who waits for a leader that stands still leads after a minute, and what the leader reads later
+// is not shared.
+func TestSilentLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &feed{readers: 2, changed: make(chan struct{})}
+		at := mongo.OpTime{TS: bson.Timestamp{T: 5, I: 1}, Term: 1}
+		still, waits := &reader{from: at, skip: 1}, &reader{from: at, skip: 1}
+		if _, found, err := f.next(t.Context(), still); found || err != nil || f.leader != still {
+			t.Fatalf("nobody leads: %v %v", found, err)
+		}
+		began := time.Now()
+		if _, found, err := f.next(t.Context(), waits); found || err != nil || f.leader != waits {
+			t.Fatalf("the silent one leads still: %v %v", found, err)
+		}
+		if waited := time.Since(began); waited != replyTimeout {
+			t.Errorf("after %s", waited)
+		}
+		later := at
+		later.TS.I++
+		f.publish(still, reply{after: at, last: later})
+		if f.end != at || len(f.replies) > 0 {
+			t.Errorf("%v at %s", f.replies, f.end)
 		}
 	})
 }
