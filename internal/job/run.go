@@ -349,8 +349,9 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
 	j.source.Leaves = follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log,
-		Shared: j.spec.Oplogs, ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
+	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), Prefixes: j.rules.Prefixes(),
+		JoinRenames: j.rules.Commands(), Log: j.log, Shared: j.spec.Oplogs,
+		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, job.ResumeAt(), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Counters: j.counters, Store: j.store, Target: j.dst,

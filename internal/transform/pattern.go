@@ -116,6 +116,7 @@ func shorten(text string) string {
 type glob struct {
 	text    string         // canonical: escapes only where they are needed
 	literal string         // when there is no wildcard
+	before  string         // what comes before the first wildcard, all of it if there is none
 	wild    *regexp.Regexp // else, unless it matches everything
 	any     bool
 }
@@ -163,6 +164,9 @@ func compileGlob(text string) (g glob, err error) {
 		case !escaped && r == '*' && last == '*': // ** is *
 			continue
 		case !escaped && (r == '*' || r == '?'):
+			if !wild {
+				g.before = literal.String()
+			}
 			wild, last = true, r
 			canonical.WriteRune(r)
 			expr.WriteString(map[rune]string{'*': ".*", '?': "."}[r])
@@ -183,6 +187,7 @@ func compileGlob(text string) (g glob, err error) {
 		g.wild, err = regexp.Compile(`(?s)\A` + expr.String() + `\z`)
 	default:
 		g.literal = literal.String()
+		g.before = g.literal
 	}
 	return g, err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/internal/bsonraw"
@@ -156,4 +157,32 @@ func (s *Set) Followed() func(ns string) bool {
 		db, _ := mongo.SplitNS(ns)
 		return s.Match(ns) || s.MatchDB(db)
 	}
+}
+
+// maxPrefixes bounds the conditions of a filter on the source.
+const maxPrefixes = 16
+
+// Prefixes returns how the names begin of all namespaces that Followed takes, nil if that is not known or too many.
+func (s *Set) Prefixes() []string {
+	if s == nil {
+		return nil
+	}
+	var all []string
+	for _, p := range s.include {
+		db := p.db.before
+		switch {
+		case p.db.any || p.db.wild != nil:
+			all = append(all, db)
+		case p.coll.before == "" || s.SkipsAny(stream.OpRename):
+			all = append(all, db+".")
+		default: // buckets and views, and what servers fill for a command
+			all = append(all, db+"."+p.coll.before, db+".system.", db+".tmp")
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > maxPrefixes || slices.Contains(all, "") {
+		return nil
+	}
+	return all
 }

@@ -2,6 +2,8 @@ package transform
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/kit"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // kept is a collection a.c that has been a.d since a position, up to another.
@@ -118,4 +121,52 @@ func TestFollowed(t *testing.T) {
 			t.Errorf("%s: %v %v %v", skip, f("a.c"), f("a.x"), f("b.c"))
 		}
 	}
+}
+
+// TestPrefixes: what a job follows has one of the prefixes, whatever the patterns are.
+func TestPrefixes(t *testing.T) {
+	for include, want := range map[string][]string{
+		"": nil, "*.c": nil, "a": {"a."}, "a.*": {"a."}, "a.c": {"a.c", "a.system.", "a.tmp"}, "a*.c": {"a"},
+		`a.c\*d*e`: {"a.c*d", "a.system.", "a.tmp"}, "a.c,b": {"a.c", "a.system.", "a.tmp", "b."},
+		"a.c,a.?": {"a.", "a.c", "a.system.", "a.tmp"},
+	} {
+		c := Config{}
+		if include != "" {
+			c.Include = strings.Split(include, ",")
+		}
+		if got := mustNew(t, c).Prefixes(); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", include, got, want)
+		}
+	}
+	testseed.Each(t, func(t *testing.T, seed uint64) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		name := func(pieces ...string) string {
+			var b strings.Builder
+			for range 1 + rng.IntN(4) {
+				b.WriteString(pieces[rng.IntN(len(pieces))])
+			}
+			return b.String()
+		}
+		matched := 0
+		for range 20_000 {
+			c := Config{Include: []string{name("a", "b", "*", "?") + "." + name("a", "b", "\U0010ffff", "*", "?", ".", `\*`)}}
+			if rng.IntN(4) == 0 {
+				c.Skip = []string{"*=rename"}
+			}
+			s := mustNew(t, c)
+			ns := name("a", "b") + "." + []string{"", "", "system.buckets.", "tmp.agg_out.", "tmpabcde.convertToCapped.",
+				"tmpabcde.renameCollection"}[rng.IntN(6)] + name("a", "b", "\U0010ffff", "*", ".")
+			p := s.Prefixes()
+			if p == nil || !s.Followed()(ns) {
+				continue
+			}
+			matched++
+			if !slices.ContainsFunc(p, func(p string) bool { return strings.HasPrefix(ns, p) }) {
+				t.Fatalf("%q with %+v: prefixes %q", ns, c, p)
+			}
+		}
+		if matched < 300 {
+			t.Errorf("only %d names were followed", matched)
+		}
+	})
 }

@@ -63,6 +63,9 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	if d.load.collections > 1 {
 		c.Work += "; " + itoa(d.load.collections) + " collections"
 	}
+	if d.load.kept > 0 {
+		c.Work += ", of which " + itoa(d.load.kept) + " is kept"
+	}
 	if len(d.settings) > 0 {
 		describeSettings(&c)
 	}
@@ -115,7 +118,7 @@ func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
 
 // foldAll notes what is left of the backlog in the end.
 func (w *incrWork) foldAll() {
-	for changes := range w.load.fold(w.load.ops(), 0) {
+	for changes := range w.load.fold(w.load.mine(), 0) {
 		w.final = changes
 	}
 }
@@ -123,6 +126,7 @@ func (w *incrWork) foldAll() {
 func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
+	w.span.of = w.load.keeping()
 	part := w.span.head(float64(mostRead) / float64(w.load.operations))
 	w.read, note, err = choose(ctx, w.load.operations, []oplogReading{{1, 0}, {1, 5000}, {2, 0}, {2, 5000}, {4, 0}},
 		func(ctx context.Context, r oplogReading) (time.Duration, error) {
@@ -151,7 +155,7 @@ func (w *incrWork) bestApply(ctx context.Context, c *Case, members int, all []se
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}
-		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
+		p := newPlan(w.load.fold(limit(w.load.mine(), n), foldWindow), s.connections)
 		return w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, s) })
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
@@ -159,10 +163,17 @@ func (w *incrWork) bestApply(ctx context.Context, c *Case, members int, all []se
 }
 
 // readOplog reads the backlog and fails unless it is all there.
-func (w *incrWork) readOplog(ctx context.Context, r oplogReading) error {
-	n, err := readOplog(ctx, w.source, w.span, r)
-	if err == nil && n < int64(w.load.operations) {
-		err = fmt.Errorf("the oplog has %d entries for %d operations", n, w.load.operations)
+func (w *incrWork) readOplog(ctx context.Context, s span, r oplogReading) error {
+	n, err := readOplog(ctx, w.source, s, r)
+	want := int64(w.load.operations)
+	if s.of != nil {
+		want = 0
+		for range w.load.mine() {
+			want++
+		}
+	}
+	if err == nil && n < want {
+		err = fmt.Errorf("the oplog has %d entries for %d operations", n, want)
 	}
 	return err
 }
@@ -173,13 +184,16 @@ func (w *incrWork) empty(ctx context.Context) error {
 }
 
 func (w *incrWork) contenders() []contender {
-	folded := newPlan(w.load.fold(w.load.ops(), foldWindow), w.write.connections)
+	folded := newPlan(w.load.fold(w.load.mine(), foldWindow), w.write.connections)
+	if w.load.kept > 0 {
+		return w.sharers(folded)
+	}
 	how := "apply, folded within " + kib(foldWindow) + " of oplog"
 	if !w.link.far() {
 		how = "read the oplog: " + w.read.String() + "; " + how
 	}
 	all := []contender{w.ceiling("ceiling", KindCeiling, folded, how)}
-	drain := []string{"--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"}
+	drain := w.draining()
 	if len(w.settings) > 0 {
 		return append(append(all, w.swept(drain)...), w.peers(w.peer)...)
 	}
@@ -194,23 +208,45 @@ func (w *incrWork) contenders() []contender {
 	return append(all, w.peers(w.peer)...)
 }
 
+// draining are the arguments of a sync of the backlog.
+func (w *incrWork) draining() []string {
+	return []string{"--mode", "incremental", "--start-at", w.span.from.String(), "--until", "caught-up"}
+}
+
+// sharers drain a backlog of which most is not kept.
+func (w *incrWork) sharers(p plan) []contender {
+	all := w.ceiling("all entries", KindReference, p, "read all of the oplog: "+w.read.String()+"; apply")
+	entire := w.span
+	entire.of = nil
+	all.run = w.reading(entire, p)
+	drain := append(w.draining(), "--include", strings.Join(w.span.of, ","))
+	return append([]contender{
+		w.ceiling("ceiling", KindCeiling, p, "read what is kept of the oplog: "+w.read.String()+"; apply"), all,
+	}, w.syncs(w.site, w.empty, w.complete, drain...)...)
+}
+
 // ceiling reads the oplog and applies a plan, one after the other.
 func (w *incrWork) ceiling(name string, kind Kind, p plan, how string) contender {
 	return contender{
 		name: name, kind: kind, how: fmt.Sprintf("%s (%d statements left): %s", how, p.statements(), w.write),
 		prepare: w.empty,
-		run: func(ctx context.Context, m *meter) error {
-			if !w.link.far() {
-				if err := m.part("read", func() error { return w.readOplog(ctx, w.read) }); err != nil {
-					return err
-				}
-			}
-			if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write) }); err != nil {
+		run:     w.reading(w.span, p),
+		check:   w.complete,
+	}
+}
+
+// reading reads entries and applies a plan.
+func (w *incrWork) reading(s span, p plan) func(context.Context, *meter) error {
+	return func(ctx context.Context, m *meter) error {
+		if !w.link.far() {
+			if err := m.part("read", func() error { return w.readOplog(ctx, s, w.read) }); err != nil {
 				return err
 			}
-			return m.part(partMajority, func() error { return w.target.majority(ctx) })
-		},
-		check: w.complete,
+		}
+		if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write) }); err != nil {
+			return err
+		}
+		return m.part(partMajority, func() error { return w.target.majority(ctx) })
 	}
 }
 

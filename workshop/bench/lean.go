@@ -360,6 +360,7 @@ func (r oplogReading) String() string {
 type span struct {
 	from, to mongo.OpTime
 	marks    []mongo.OpTime
+	of       []string // namespaces that are read; nil is all
 }
 
 // head is about that share of the span, from its beginning.
@@ -368,7 +369,7 @@ func (s span) head(share float64) span {
 	if n >= len(s.marks) {
 		return s
 	}
-	return span{from: s.from, to: s.marks[n], marks: s.marks[:n]}
+	return span{from: s.from, to: s.marks[n], marks: s.marks[:n], of: s.of}
 }
 
 // cut divides the span into n parts, fewer if there are not enough marks.
@@ -377,10 +378,10 @@ func (s span) cut(n int) []span {
 	from := s.from
 	for i := 1; i < n && len(s.marks) >= n; i++ {
 		m := s.marks[i*len(s.marks)/n]
-		parts = append(parts, span{from: from, to: m})
+		parts = append(parts, span{from: from, to: m, of: s.of})
 		from = m
 	}
-	return append(parts, span{from: from, to: s.to})
+	return append(parts, span{from: from, to: s.to, of: s.of})
 }
 
 // readOplog reads a span to its end, keeps nothing, and counts the entries.
@@ -394,10 +395,13 @@ func readOplog(ctx context.Context, from *side, s span, r oplogReading) (int64, 
 				return err
 			}
 			defer conn.Release()
+			filter := bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: part.from.TS}, {Key: "$lte", Value: part.to.TS}}}}
+			if part.of != nil {
+				filter = append(filter, bson.E{Key: "ns", Value: bson.D{{Key: "$in", Value: part.of}}})
+			}
 			cmd := bson.D{
 				{Key: "find", Value: "oplog.rs"},
-				{Key: "filter",
-					Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: part.from.TS}, {Key: "$lte", Value: part.to.TS}}}}},
+				{Key: "filter", Value: filter},
 				{Key: "batchSize", Value: 1 << 20},
 			}
 			n, err := drain(ctx, conn, "local", cmd, wire.CursorOptions{BatchSize: r.batchDocs})

@@ -26,7 +26,10 @@ func (b *bench) millraceSync(more ...string) []string {
 
 // millraceResume is the same for a job that is there.
 func (b *bench) millraceResume(more ...string) []string {
-	args := []string{"sync", "--job", jobName, "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
+	args := []string{"sync", "--job", jobName, "--output", "json", "--log-level", "warn"}
+	if !slices.Contains(more, "--include") {
+		args = append(args, "--include", dataDB+".*")
+	}
 	return append(append(args, more...), b.o.MillraceArgs...)
 }
 

@@ -108,6 +108,10 @@ func scenarios() []scenario {
 			backlogCeiling,
 			draining{shape: small, settings: threadSettings(),
 				load: workload{operations: 2_000_000, collections: 10, inserts: 0.5, deletes: 0.1}}},
+		{"incr-share", "drain a backlog of 1 KB documents in 100 collections, of which one is kept",
+			"time to read its entries of the oplog alone + time to apply them folded, each at its best settings, until a " +
+				"majority of the target's members has it",
+			draining{load: workload{operations: 1_000_000, collections: 100, inserts: 0.7, kept: 1}}},
 		{"incr-hot", "drain updates of ten documents", backlogCeiling,
 			draining{load: workload{operations: 1_000_000, hot: 10}}},
 		{"incr-unique", "drain a backlog on a collection with two unique secondary indexes, and without", backlogCeiling,

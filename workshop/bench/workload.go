@@ -39,6 +39,29 @@ type workload struct {
 	inserts     float64 // share of inserts
 	deletes     float64 // share of deletes, always the oldest document
 	hot         int     // not 0: only so many documents, inserted first, updated evenly
+	kept        int     // how many of the collections a sync keeps, the first; 0 is all
+}
+
+// mine are the operations on what a sync keeps.
+func (w workload) mine() iter.Seq[op] {
+	if w.kept == 0 {
+		return w.ops()
+	}
+	return func(yield func(op) bool) {
+		for o := range w.ops() {
+			if int(o.key)%w.collections < w.kept && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// keeping names what a sync keeps, nil for everything.
+func (w workload) keeping() (names []string) {
+	for c := range w.kept {
+		names = append(names, dataDB+"."+collection(c))
+	}
+	return names
 }
 
 func (w workload) describe() string {

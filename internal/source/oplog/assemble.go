@@ -23,7 +23,8 @@ type assembler struct {
 	start   mongo.OpTime // End of the last batch
 	end     mongo.OpTime // everything up to it is in a batch or in events
 
-	moves *moves // renames between databases; nil emits them as they are logged
+	moves  *moves  // renames between databases; nil emits them as they are logged
+	filter *filter // nil reads everything
 
 	txn      *stream.Transaction  // to which the operations at hand belong, nil for none
 	named    []stream.Transaction // room for the next ones
@@ -75,6 +76,9 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 	if live {
 		a.end = e.at
 	}
+	if err := a.judge(&e, len(doc)); err != nil {
+		return err
+	}
 	if a.pending >= a.o.opt.BatchBytes {
 		return a.flush(ctx, true, false)
 	}
@@ -114,6 +118,25 @@ func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 		return nil
 	}
 	return a.add(e, e.at)
+}
+
+// judge decides about a filter. A rename between databases needs the entries of all collections.
+func (a *assembler) judge(e *entry, bytes int) error {
+	switch {
+	case a.filter == nil || !a.applied:
+	case !a.moves.idle():
+		if a.filter.reset() {
+			return errUnfiltered
+		}
+	default:
+		if op := string(e.op); op != "c" && op != "n" {
+			if info := a.ns.lookup(e.ns); info.kind == nsSkip {
+				a.filter.skip(info, bytes)
+			}
+		}
+		a.filter.judge(bytes)
+	}
+	return nil
 }
 
 func (a *assembler) command(ctx context.Context, e *entry, live bool) error {

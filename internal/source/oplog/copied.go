@@ -48,7 +48,7 @@ func (m *moves) endCopy(e *entry) *copied {
 
 // witness sees each entry. Without a rename under way it costs three length checks.
 func (m *moves) witness(e *entry) {
-	if len(m.copies)+len(m.open)+len(m.ended) == 0 || string(e.op) == "n" {
+	if m.idle() || string(e.op) == "n" {
 		return
 	}
 	for id, c := range m.copies {

@@ -49,6 +49,9 @@ func (m *moves) first() mongo.OpTime {
 	return first
 }
 
+// idle reports that no rename is under way or in doubt.
+func (m *moves) idle() bool { return m == nil || len(m.copies)+len(m.open)+len(m.ended) == 0 }
+
 // move handles entries of renames between databases. taken: the entry needs no other handling.
 func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 	m := a.moves

@@ -35,6 +35,7 @@ func move(t *testing.T, c *mongo.Cluster, docs int, meanwhile func(*moving)) *mo
 	m.fill(m.name, docs)
 	m.fill(m.other(), docs)
 	m.start = position(t, c)
+	m.fill(m.name+"w", 300) // from here on a filter leaves out what is not kept
 	m.stall("alwaysOn")
 	go func() {
 		m.ended <- c.Client.Database("admin").RunCommand(t.Context(),
@@ -88,7 +89,21 @@ func (m *moving) renamed() (from string, err error) {
 	ok(m.t, <-m.ended)
 	end := position(m.t, m.c)
 	o := Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, m.name) }, JoinRenames: true}
-	bs, err := readOr(m.t, New(m.c, o), Position(m.start, m.start), end)
+	from, err = m.read(New(m.c, o), end)
+	o.Prefixes = []string{m.name + ".", m.name + "x."}
+	o.Keep = func(ns string) bool {
+		return slices.ContainsFunc(o.Prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
+	}
+	filtered := New(m.c, o)
+	filtered.sample = 1
+	if again, fails := m.read(filtered, end); again != from || (fails == nil) != (err == nil) {
+		m.t.Errorf("with a filter: renamed from %q, %v; without: %q, %v", again, fails, from, err)
+	}
+	return from, err
+}
+
+func (m *moving) read(o *Source, end mongo.OpTime) (from string, err error) {
+	bs, err := readOr(m.t, o, Position(m.start, m.start), end)
 	for _, b := range bs {
 		for _, ev := range b.Events {
 			if ev.Kind == stream.SchemaChange && ev.Change.Kind == stream.ChangeRename {

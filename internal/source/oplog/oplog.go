@@ -33,6 +33,8 @@ type Options struct {
 	// not apply to internal databases, views and schema changes. But a change that cannot be followed
 	// fails the run only if Keep wants one of its names.
 	Keep func(ns string) bool
+	// Prefixes, if any, say how the names begin of all namespaces that Keep takes. It lets the server select.
+	Prefixes []string
 	// ReadAheadBytes bounds what is read ahead, default 32 MB. Below that, replies are limited to as
 	// many documents as fitted before, in place of 16 MB. A reply of larger documents may exceed the
 	// bound, by 16 MB at most.
@@ -79,6 +81,7 @@ type Source struct {
 	opt     Options
 	log     *slog.Logger
 	park    time.Duration
+	sample  int64 // as in filter
 
 	mu    sync.Mutex
 	stats stream.SourceStats
@@ -87,7 +90,7 @@ type Source struct {
 // New returns a source. It reads from the member that c.Reader selects.
 func New(c *mongo.Cluster, o Options) *Source {
 	o = o.withDefaults()
-	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter}
+	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter, sample: sampleBytes}
 }
 
 // Run implements stream.Source. A position with increment 0 is a time: reading starts at the first entry
@@ -104,9 +107,30 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	if err != nil {
 		return fmt.Errorf("read oplog: %w", err)
 	}
+	var f *filter
+	if !o.opt.CommitTimes { // others wait for the position of a part
+		f = &filter{sample: o.sample, prefixes: o.opt.Prefixes}
+	}
+	a := newAssembler(o, pos.At, from, emit)
+	a.filter = f
+	for skip := 0; ; skip = 1 {
+		if err = o.pass(ctx, a, from, skip); !errors.Is(err, errUnfiltered) {
+			break
+		}
+		from = a.seen
+		o.log.Debug("reading the oplog without a filter", "position", from)
+	}
+	a.fetch.close()
+	o.idle()
+	return err
+}
+
+// pass reads from an entry, or after it with skip 1, until something fails.
+func (o *Source) pass(ctx context.Context, a *assembler, from mongo.OpTime, skip int) error {
 	q := newQueue(o.opt.ReadAheadBytes)
 	r := o.reader(q, from)
-	if q.reply < maxReply {
+	r.skip, r.filter = skip, a.filter
+	if q.reply < maxReply || r.filter != nil { // a filter may be found before much is read
 		r.size = replySize{bytes: q.reply, docs: firstReply}
 	}
 	readCtx, stop := context.WithCancel(ctx)
@@ -119,12 +143,9 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 		}
 		q.close(r.run(readCtx))
 	}()
-	a := newAssembler(o, pos.At, from, emit)
-	err = a.run(ctx, q)
+	err := a.run(ctx, q)
 	stop()
 	<-done
-	a.fetch.close()
-	o.idle()
 	return err
 }
 

@@ -43,7 +43,8 @@ type reader struct {
 	park    time.Duration
 	sink    sink
 	shared  *Shared
-	feed    *feed // during run; nil shares nothing
+	feed    *feed   // during run; nil shares nothing
+	filter  *filter // nil reads everything
 
 	size    replySize
 	from    mongo.OpTime // where the next cursor starts
@@ -73,11 +74,16 @@ func (r *reader) stream(ctx context.Context) error {
 	defer own.close(ctx)
 	defer r.feed.resign(r)
 	for {
-		if err := r.room(ctx); err != nil {
+		err := r.room(ctx)
+		if err != nil {
 			return err
 		}
-		rep, found, err := r.feed.next(ctx, r)
-		if err != nil {
+		var rep reply
+		found := false
+		names := r.excluded()
+		if names != nil {
+			r.feed.resign(r)
+		} else if rep, found, err = r.feed.next(ctx, r); err != nil {
 			return err
 		}
 		if found {
@@ -88,7 +94,7 @@ func (r *reader) stream(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := own.read(ctx); err != nil {
+		if err := own.read(ctx, names); err != nil {
 			return err
 		}
 	}
@@ -112,37 +118,66 @@ type ownCursor struct {
 	*reader
 	conn *wire.Conn
 	cur  *wire.Cursor
+
+	// Of a filtered cursor:
+	names     *[]string    // what it leaves out; nil is nothing
+	until     mongo.OpTime // where its window ends; zero waits for more
+	opened    time.Time
+	window    time.Duration
+	committed mongo.OpTime // when it was asked
+	asked     time.Time
 }
 
-// read delivers the next reply.
-func (o *ownCursor) read(ctx context.Context) error {
+// read delivers the next reply, in which the server leaves out the writes to some collections.
+func (o *ownCursor) read(ctx context.Context, without *[]string) error {
 	r := o.reader
+	if o.conn != nil && without != o.names {
+		o.close(ctx)
+	}
+	o.names = without
 	if o.conn == nil {
 		conn, err := r.cluster.Checkout(ctx, r.cluster.Reader())
 		if err != nil {
 			return err
 		}
 		o.conn, r.started = conn, false
-		if o.cur, err = r.open(ctx, conn); err != nil {
+		if o.cur, err = o.open(ctx); err != nil {
 			return readError(conn.Addr(), r.from, err)
 		}
 	}
 	o.cur.Limit(r.size.docs)
-	b, err := r.next(ctx, o.cur)
+	err := o.ask(ctx)
+	var b *wire.Batch
+	if err == nil {
+		b, err = r.next(ctx, o.cur)
+	}
 	if err != nil {
 		return readError(o.conn.Addr(), r.from, err)
 	}
-	if err := r.deliver(ctx, o.conn, b); err != nil {
+	if b.Empty() && !b.Done {
+		return o.pass()
+	}
+	if err := r.deliver(ctx, o.conn, b); err != nil || !b.Done {
 		return err
 	}
-	if b.Done {
-		again, err := r.reopen(ctx, o.conn)
-		if err != nil {
-			return readError(o.conn.Addr(), r.from, err)
-		}
-		o.cur = again
+	if o.until.IsZero() {
+		o.cur, err = o.reopen(ctx)
+	} else {
+		err = o.nextWindow(ctx)
+	}
+	if err != nil {
+		return readError(o.conn.Addr(), r.from, err)
 	}
 	return nil
+}
+
+// open opens the cursor at the reader's position.
+func (o *ownCursor) open(ctx context.Context) (*wire.Cursor, error) {
+	o.until = mongo.OpTime{}
+	if o.names != nil {
+		return o.openFiltered(ctx)
+	}
+	return o.reader.open(ctx, o.conn, bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: o.from.TS}}}}, true)
 }
 
 func (o *ownCursor) close(ctx context.Context) {
@@ -158,21 +193,27 @@ func (o *ownCursor) close(ctx context.Context) {
 	o.conn, o.cur = nil, nil
 }
 
-func (r *reader) open(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
+// open opens a cursor. One that tails waits for more entries at the end of the oplog.
+func (r *reader) open(ctx context.Context, conn *wire.Conn, filter bson.D, tails bool) (*wire.Cursor, error) {
 	cmd := bson.D{
 		{Key: "find", Value: oplogColl},
-		{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: r.from.TS}}}}},
-		{Key: "tailable", Value: true},
-		{Key: "awaitData", Value: true},
+		{Key: "filter", Value: filter},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
 	}
 	cmd = append(cmd, seekHint(r.cluster)...)
+	options := wire.CursorOptions{BatchSize: r.size.docs}
+	if tails {
+		cmd = append(cmd, bson.E{Key: "tailable", Value: true}, bson.E{Key: "awaitData", Value: true})
+		if options.MaxTime = r.await; len(filter) > 1 {
+			options.MaxTime = min(r.await, filteredAwait)
+		}
+	}
 	if r.size.docs > 0 {
 		cmd = append(cmd, bson.E{Key: "batchSize", Value: r.size.docs})
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	return conn.OpenCursor(ctx, oplogDB, cmd, wire.CursorOptions{MaxTime: r.await, BatchSize: r.size.docs})
+	return conn.OpenCursor(ctx, oplogDB, cmd, options)
 }
 
 // firstReply is the server's default number of documents in a first reply.
@@ -205,15 +246,15 @@ func seekHint(c *mongo.Cluster) bson.D {
 
 // reopen replaces a cursor that the server ended at once, as a lagging member does that has nothing
 // after the start position yet.
-func (r *reader) reopen(ctx context.Context, conn *wire.Conn) (*wire.Cursor, error) {
-	if r.started {
+func (o *ownCursor) reopen(ctx context.Context) (*wire.Cursor, error) {
+	if o.started {
 		return nil, mongo.Retry("the server ended the oplog cursor", nil, "")
 	}
-	t := time.NewTimer(r.await)
+	t := time.NewTimer(o.await)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return r.open(ctx, conn)
+		return o.open(ctx)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

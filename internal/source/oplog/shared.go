@@ -73,6 +73,16 @@ func (s *Shared) leave(c *mongo.Cluster, f *feed) {
 	}
 }
 
+// alone reports that nobody else reads this oplog.
+func (f *feed) alone() bool {
+	if f == nil {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.readers < 2
+}
+
 // next returns the reply that continues at r's position, and waits for it while another reader is at the end
 // of the oplog. It returns false where r has to read by itself; what r reads is then shared if it leads. A
 // leader that is silent for a minute loses the lead: the oplog is idle, or the leader stands still.

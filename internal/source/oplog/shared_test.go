@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,7 @@ func TestSilentLeader(t *testing.T) {
 type follower struct {
 	Options
 	cluster        *mongo.Cluster
+	sample         int64 // as in filter; 0 is the usual one
 	slow, restarts bool
 	rng            *rand.Rand
 	calm           atomic.Bool // no more pauses and restarts
@@ -132,7 +134,9 @@ var errRestart = errors.New("restart")
 
 func (f *follower) follow(ctx context.Context, pos stream.Position) error {
 	for {
-		err := New(f.cluster, f.Options).Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {
+		o := New(f.cluster, f.Options)
+		o.sample = cmp.Or(f.sample, o.sample)
+		err := o.Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {
 			f.got = append(f.got, withAt([]*stream.Batch{b})...)
 			pos = stream.Position{At: b.End, Mark: b.Mark}
 			f.at.Store(&b.End)
