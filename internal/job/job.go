@@ -98,6 +98,10 @@ type oplogs interface {
 	Window(ctx context.Context) (oplog.Window, error)
 }
 
+// sourcePauses is how many times as long as a read the pause after it is under --source-load low. Reads take less than
+// half of a copy's time, so that a pause as long as a read would change nothing.
+const sourcePauses = 3
+
 // Open parses the spec, connects both sides and reads their identity. It writes nothing.
 func Open(ctx context.Context, spec Spec) (*Job, error) {
 	spec.setDefaults()
@@ -105,7 +109,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		spec.OnConflict = ConflictStop
 	}
 	j := &Job{session: session{spec: spec, log: spec.Log, source: &source{},
-		throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source), pace.NewGate(spec.Loads.Target)}}}
+		throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source).Spare(sourcePauses),
+			pace.NewGate(spec.Loads.Target)}}}
 	var err error
 	spec.Rules.Secret = j.keys.Remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {

@@ -18,6 +18,7 @@ type Gate struct {
 
 	mu       sync.Mutex
 	load     Load
+	pauses   int             // under Low: how many times as long as an operation the pause after it is
 	limit    int             // of operations under way, 0 for none
 	held     bool            // nothing begins
 	under    int             // operations that are counted
@@ -42,8 +43,15 @@ func NewGate(l Load) *Gate {
 	if l == "" {
 		l = Normal
 	}
-	g := &Gate{changed: make(chan struct{})}
+	g := &Gate{changed: make(chan struct{}), pauses: 1}
 	g.SetLoad(l)
+	return g
+}
+
+// Spare sets how many times as long as an operation the pause after it is under Low, 1 by default. It returns g, and
+// must be called before the first operation.
+func (g *Gate) Spare(pauses int) *Gate {
+	g.pauses = pauses
 	return g
 }
 
@@ -140,7 +148,7 @@ func (g *Gate) Leave(p Pass, bytes int64) {
 	g.done.bytes += bytes
 	g.done.busy += took
 	if g.load == Low {
-		g.rested = now.Add(min(took, longestRest))
+		g.rested = now.Add(min(time.Duration(g.pauses)*took, longestRest))
 	}
 	g.release()
 }

@@ -22,10 +22,17 @@ func pass(t testing.TB, g *Gate, span time.Duration) {
 }
 
 // TestLowIsOneAndAPause: four workers under Low take turns, and each operation
-// of 100 ms is followed by a pause of 100 ms.
+// of 100 ms is followed by a pause of 100 ms, or a multiple of it.
 func TestLowIsOneAndAPause(t *testing.T) {
+	for _, pauses := range []int{1, 3} {
+		lowIsOneAndAPause(t, pauses)
+	}
+}
+
+func lowIsOneAndAPause(t *testing.T, pauses int) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(Low)
+		g := NewGate(Low).Spare(pauses)
 		began := time.Now()
 		var under, turns atomic.Int64
 		var all sync.WaitGroup
@@ -44,8 +51,9 @@ func TestLowIsOneAndAPause(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if took := time.Since(began); took != 39*100*time.Millisecond || turns.Load() != 20 {
-			t.Errorf("%d turns took %s, want 20 in 3.9s", turns.Load(), took)
+		want := time.Duration(20+19*pauses) * 100 * time.Millisecond
+		if took := time.Since(began); took != want || turns.Load() != 20 {
+			t.Errorf("%d turns took %s, want 20 in %s", turns.Load(), took, want)
 		}
 	})
 }

@@ -11,7 +11,7 @@ type Load string
 
 // The loads, from the least to the most.
 const (
-	Low    Load = "low"    // one operation at a time, and as long a pause after each as it took
+	Low    Load = "low"    // one operation at a time, and a pause after each (Gate.Spare)
 	Normal Load = "normal" // as many at once as there are workers
 	Max    Load = "max"    // more workers, as far as that brings more
 )
