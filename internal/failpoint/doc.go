@@ -25,4 +25,5 @@
 //	release.before                the balancer is as before, the job's records are not
 //	final.before, final.after     the position at which to finalize
 //	expire.before, expire.after   the target gets expiries and limits
+//	filter.early                  an error: the source filters its oplog from the first skipped entry on
 package failpoint

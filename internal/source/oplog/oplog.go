@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -110,6 +111,9 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	var f *filter
 	if !o.opt.CommitTimes { // others wait for the position of a part
 		f = &filter{sample: o.sample, prefixes: o.opt.Prefixes}
+		if failpoint.Err("filter.early") != nil {
+			f.sample = 1
+		}
 	}
 	a := newAssembler(o, pos.At, from, emit)
 	a.filter = f
