@@ -122,10 +122,16 @@ func TestLargeOperationsTakeFewUpdates(t *testing.T) {
 		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: "new"}}}}}}
 	update := events(t, stream.Update, diff, 1)[0]
 	for _, c := range []struct {
+		kind       stream.Kind
 		pad, folds int
-	}{{largeOp / 2, 1000}, {largeOp, foldsOfLarge}, {16 << 20, foldsOfLarge}} {
+	}{{stream.Insert, largeOp / 2, 1000}, {stream.Insert, largeOp, foldsOfLarge}, {stream.Insert, 16 << 20, foldsOfLarge},
+		{stream.Update, largeUpdate / 2, 1000}, {stream.Update, largeUpdate, foldsOfLarge}} {
+		doc := bson.D{{Key: "a", Value: "old"}, {Key: "pad", Value: make([]byte, c.pad)}}
+		if c.kind == stream.Update {
+			doc = bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: doc}}}}
+		}
 		b := NewBatch()
-		first := events(t, stream.Insert, bson.D{{Key: "a", Value: "old"}, {Key: "pad", Value: make([]byte, c.pad)}}, 1)
+		first := events(t, c.kind, doc, 1)
 		addAll(t, b, first)
 		update.Target = first[0].Target
 		n := 0
@@ -137,7 +143,7 @@ func TestLargeOperationsTakeFewUpdates(t *testing.T) {
 			}
 		}
 		if n != c.folds {
-			t.Errorf("%d updates folded into %d bytes, want %d", n, c.pad, c.folds)
+			t.Errorf("%d updates folded into %s of %d bytes, want %d", n, c.kind, c.pad, c.folds)
 		}
 	}
 }

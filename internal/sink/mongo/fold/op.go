@@ -140,15 +140,23 @@ func (o *Op) Clone() Op {
 // size is roughly the operation's size in a batch.
 func (o *Op) size() int { return max(len(o.Doc), len(o.Delta.Raw())) + len(o.ID.Data) + 32 }
 
-// Folding an update into an operation costs as much as the operation is long. So one above largeOp bytes takes at
-// most foldsOfLarge: else the cost of setting each element of a large array grew with the square of their number.
+// Folding an update into an operation costs as much as the operation is long; to join two updates costs more than to
+// change a document. So a large one takes at most foldsOfLarge: else the cost of setting each element of a large array
+// would grow with the square of their number.
 const (
 	largeOp      = 64 << 10
+	largeUpdate  = 16 << 10
 	foldsOfLarge = 16
 )
 
 // full reports that no further update should be folded into the operation.
-func (o *Op) full() bool { return o.folds >= foldsOfLarge && o.size() > largeOp }
+func (o *Op) full() bool {
+	large := largeOp
+	if o.Kind == stream.Update {
+		large = largeUpdate
+	}
+	return o.folds == foldsOfLarge && o.size() > large
+}
 
 // Spares reports that the operation leaves doc alone, as it has expired.
 func (o *Op) Spares(t *Target, doc bson.Raw) bool {
