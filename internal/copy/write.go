@@ -29,8 +29,6 @@ type writer struct {
 	admitted map[string]*wire.Conn
 }
 
-const keepMessage = 8 << 20
-
 func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
 		w := &writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
@@ -102,9 +100,7 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	if err := failpoint.Err("copy.before"); err != nil {
 		return err
 	}
-	if w.out.Msg.Len() > keepMessage {
-		w.out.Msg = wire.Message{}
-	}
+	w.out.Trim()
 	var err error
 	if ch.done != nil {
 		err = w.insertInOrder(ctx, ch)

@@ -129,8 +129,17 @@ func (s *Sender) Send(ctx context.Context, c Command, e Elements) (total wire.Wr
 		}
 		total.N += res.N
 		from += n
+		s.Trim()
 	}
 	return total, nil
+}
+
+// Trim frees the memory of a large message. Each of many senders would keep it for one large document.
+func (s *Sender) Trim() {
+	const keep = 8 << 20
+	if s.Msg.Len() > keep {
+		s.Msg = wire.Message{}
+	}
 }
 
 // RoundTrip sends the message and reads the answer. Interrupted writes are an error.

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,16 +129,28 @@ func (h *History) load(ctx context.Context) error {
 	if err == nil {
 		err = h.oplog.catchUp(ctx)
 	}
-	for _, doc := range chunks {
-		if err != nil {
+	if err != nil {
+		return err
+	}
+	return h.fill(chunks)
+}
+
+// fill takes the chunk map, in the order of keys: each range then comes last, and moves no other.
+func (h *History) fill(docs []bson.Raw) error {
+	chunks := make([]chunkDoc, len(docs))
+	for i, doc := range docs {
+		var err error
+		if chunks[i], err = parseChunk(doc); err != nil {
 			return err
 		}
-		var ch chunkDoc
-		if ch, err = parseChunk(doc); err == nil {
-			h.ownersOf(ch.of).fill(ch.low, ch.high, ch.shard)
-		}
 	}
-	return err
+	slices.SortFunc(chunks, func(a, b chunkDoc) int {
+		return cmp.Or(cmp.Compare(a.of, b.of), shardkey.CompareKeys(a.low, b.low))
+	})
+	for i := range chunks {
+		h.ownersOf(chunks[i].of).fill(chunks[i].low, chunks[i].high, chunks[i].shard)
+	}
+	return nil
 }
 
 func (h *History) all(ctx context.Context, name string) ([]bson.Raw, error) {

@@ -223,6 +223,8 @@ type Structure struct {
 	IndexesTotal int    `json:"indexesTotal"`
 	Sharded      int    `json:"sharded"` // the collections that are sharded on the target
 	List         []Made `json:"list"`
+
+	at map[string]int // of List, by target
 }
 
 // Made is one collection or view of a structure.
@@ -239,10 +241,12 @@ type Made struct {
 
 // Structure shows what is to be made.
 func (p *Progress) Structure(all []Made) {
-	p.set(func() {
-		p.st.Structure = &Structure{List: all}
-		p.st.Structure.count()
-	})
+	s := &Structure{List: all, at: make(map[string]int, len(all))}
+	for i := range all {
+		s.at[all[i].Target] = i
+		s.count(&all[i], 1)
+	}
+	p.set(func() { p.st.Structure = s })
 }
 
 // Made records that a collection or view exists on the target.
@@ -261,38 +265,36 @@ func (p *Progress) Sharded(target, key string) {
 	p.change(target, func(m *Made) { m.ShardKey = key })
 }
 
+// change costs the same however many there are.
 func (p *Progress) change(target string, f func(*Made)) {
 	p.set(func() {
 		s := p.st.Structure
 		if s == nil {
 			return
 		}
-		i := slices.IndexFunc(s.List, func(m Made) bool { return m.Target == target })
-		if i < 0 {
-			return
+		if i, ok := s.at[target]; ok {
+			s.count(&s.List[i], -1)
+			f(&s.List[i])
+			s.count(&s.List[i], 1)
 		}
-		f(&s.List[i])
-		s.count()
 	})
 }
 
-func (s *Structure) count() {
-	*s = Structure{List: s.List}
+// count adds to the sums, or subtracts from them.
+func (s *Structure) count(m *Made, by int) {
 	add := func(n, done *int, by int, is bool) {
 		if *n += by; is {
 			*done += by
 		}
 	}
-	for _, m := range s.List {
-		if m.Type == schema.TypeView {
-			add(&s.ViewsTotal, &s.Views, 1, m.Made)
-			continue
-		}
-		add(&s.CollectionsTotal, &s.Collections, 1, m.Made)
-		add(&s.IndexesTotal, &s.Indexes, m.Indexes, m.Done)
-		if m.ShardKey != "" {
-			s.Sharded++
-		}
+	if m.Type == schema.TypeView {
+		add(&s.ViewsTotal, &s.Views, by, m.Made)
+		return
+	}
+	add(&s.CollectionsTotal, &s.Collections, by, m.Made)
+	add(&s.IndexesTotal, &s.Indexes, by*m.Indexes, m.Done)
+	if m.ShardKey != "" {
+		s.Sharded += by
 	}
 }
 

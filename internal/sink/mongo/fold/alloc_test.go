@@ -115,3 +115,35 @@ func TestKeptOwnTheirBytes(t *testing.T) {
 		t.Errorf("%d kept, %d joined", h.Ops, h.inUpdates)
 	}
 }
+
+// TestLargeOperationsTakeFewUpdates: what is long takes a few updates, then it is sent; what is short takes any number.
+func TestLargeOperationsTakeFewUpdates(t *testing.T) {
+	diff := bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: "new"}}}}}}
+	update := events(t, stream.Update, diff, 1)[0]
+	for _, c := range []struct {
+		kind       stream.Kind
+		pad, folds int
+	}{{stream.Insert, largeOp / 2, 1000}, {stream.Insert, largeOp, foldsOfLarge}, {stream.Insert, 16 << 20, foldsOfLarge},
+		{stream.Update, largeUpdate / 2, 1000}, {stream.Update, largeUpdate, foldsOfLarge}} {
+		doc := bson.D{{Key: "a", Value: "old"}, {Key: "pad", Value: make([]byte, c.pad)}}
+		if c.kind == stream.Update {
+			doc = bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: doc}}}}
+		}
+		b := NewBatch()
+		first := events(t, c.kind, doc, 1)
+		addAll(t, b, first)
+		update.Target = first[0].Target
+		n := 0
+		for ; n < 1000; n++ {
+			if ok, _, err := b.Add(&update); err != nil {
+				t.Fatal(err)
+			} else if !ok {
+				break
+			}
+		}
+		if n != c.folds {
+			t.Errorf("%d updates folded into %s of %d bytes, want %d", n, c.kind, c.pad, c.folds)
+		}
+	}
+}

@@ -75,10 +75,12 @@ func (c *Coalesced) takes(o *Op) bool {
 	return o.Kind == stream.Update && !o.Upsert || o.Kind == stream.Insert && c.alone == 0 && len(o.Doc) <= smallInsert
 }
 
-// keep copies an operation. It returns false if another document has its hash, or without room.
+// keep copies an operation. It returns false if another document has its hash, or without room. One of twice the limit
+// would be sent at once.
 func (c *Coalesced) keep(t *Target, o *Op, now time.Time) bool {
 	g := c.group(t)
-	if _, taken := g.index.find(o.Hash, g.Ops); taken || c.Bytes+o.size()+opOverhead > MostKept*c.limit {
+	if _, taken := g.index.find(o.Hash, g.Ops); taken || o.size() > 2*c.limit ||
+		c.Bytes+o.size()+opOverhead > MostKept*c.limit {
 		return false
 	}
 	if c.Ops == 0 {

@@ -24,9 +24,13 @@ func fold(prev, next *Op, key docwrite.Key, m *memory) (bool, error) {
 		}
 		prev.Doc, prev.Delta, prev.owned = next.Doc, delta.Delta{}, false
 	case stream.Update:
+		if prev.full() {
+			return false, nil
+		}
 		if ok, err := prev.update(next.Delta, m); !ok {
 			return false, err
 		}
+		prev.folds = min(prev.folds+1, foldsOfLarge)
 	}
 	prev.At = next.At
 	return true, nil

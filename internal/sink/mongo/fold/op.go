@@ -60,10 +60,11 @@ type Item struct {
 // Op is what a batch does to one document. Kind is Insert, Replace, Put, Update or Delete.
 type Op struct {
 	Kind    stream.Kind
-	Overlap bool // the target may be ahead of it
-	Upsert  bool // an Update makes the document if it does not exist
-	Untried bool // it was parked behind another before it was sent
-	owned   bool // Doc, of an Update Delta, is in the batch's memory and may be written over
+	Overlap bool  // the target may be ahead of it
+	Upsert  bool  // an Update makes the document if it does not exist
+	Untried bool  // it was parked behind another before it was sent
+	owned   bool  // Doc, of an Update Delta, is in the batch's memory and may be written over
+	folds   uint8 // updates that were folded into it, at most foldsOfLarge
 
 	Hash  uint64
 	ID    bsoncore.Value
@@ -138,6 +139,24 @@ func (o *Op) Clone() Op {
 
 // size is roughly the operation's size in a batch.
 func (o *Op) size() int { return max(len(o.Doc), len(o.Delta.Raw())) + len(o.ID.Data) + 32 }
+
+// Folding an update into an operation costs as much as the operation is long; to join two updates costs more than to
+// change a document. So a large one takes at most foldsOfLarge: else the cost of setting each element of a large array
+// would grow with the square of their number.
+const (
+	largeOp      = 64 << 10
+	largeUpdate  = 16 << 10
+	foldsOfLarge = 16
+)
+
+// full reports that no further update should be folded into the operation.
+func (o *Op) full() bool {
+	large := largeOp
+	if o.Kind == stream.Update {
+		large = largeUpdate
+	}
+	return o.folds == foldsOfLarge && o.size() > large
+}
 
 // Spares reports that the operation leaves doc alone, as it has expired.
 func (o *Op) Spares(t *Target, doc bson.Raw) bool {
