@@ -286,10 +286,7 @@ func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []by
 	if to == nil || o.LeftOut == nil {
 		return to
 	}
-	u := transform.Unmapped{Target: c.Target, Source: c.Source.NS, At: at, Until: at}
-	if len(c.Source.UUID.Data) == len(u.UUID) {
-		u.UUID = (*[16]byte)(c.Source.UUID.Data)
-	}
+	u := transform.Unmapped{Origin: stream.Origin{NS: c.Target, Source: c.Source.NS, UUID: c.Source.UUID}, At: at, Until: at}
 	return func(dst, doc []byte) ([]byte, error) {
 		out, err := to(dst, doc)
 		why, unmapped := transform.Unmappable(err)

@@ -20,11 +20,11 @@ type LeftOut struct {
 
 // LeaveOut implements transform.LeftOut.
 func (l LeftOut) LeaveOut(ctx context.Context, u transform.Unmapped) error {
-	if l.Stop && !l.IsUnmapped(u.Target, u.ID) {
+	if l.Stop && !l.IsUnmapped(u.NS, u.ID) {
 		return u.Err
 	}
-	isNew, err := l.Store.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At,
-		Until: u.Until, Source: u.Source, UUID: u.UUID, Reason: u.Reason})
+	isNew, err := l.Store.LeaveOut(ctx, deadletter.Letter{Origin: u.Origin, DocID: u.ID, Doc: u.Doc, At: u.At,
+		Until: u.Until, Reason: u.Reason})
 	if isNew && err == nil {
 		l.Log.Warn("document left out: the rules cannot map it", "ns", u.Source,
 			"documentId", bsonraw.IDText(u.ID), "position", u.At, "reason", u.Reason,

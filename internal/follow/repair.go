@@ -209,7 +209,8 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	if c, _, _ := f.Letters.CaseOf(one.Target, one.ID); c.State == deadletter.Held {
 		return nil, "", nil
 	}
-	now, err := f.Source.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
+	of := stream.Origin{NS: one.Target, Source: name.NS}
+	now, err := f.Source.Reread(ctx, of, one.ID, at)
 	switch {
 	case err != nil:
 		return nil, "", err
@@ -218,8 +219,7 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	case now.Doc == nil && deletes != "":
 		return nil, "the source has no such document, and " + deletes, nil
 	}
-	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until,
-		Source: name.NS}, "", nil
+	return &deadletter.Letter{Origin: of, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until}, "", nil
 }
 
 // mayRepair returns why no document of a collection can be written, and why none can be deleted; "" if

@@ -156,7 +156,7 @@ func TestRepairWaits(t *testing.T) {
 	if err := f.emit(t.Context(), batch(21)); err != nil || len(r.sink.deferred) != repairsAtOnce {
 		t.Errorf("%v: %d at once", err, len(r.sink.deferred))
 	}
-	l := deadletter.Letter{NS: "d.c", DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
+	l := deadletter.Letter{Origin: stream.Origin{NS: "d.c"}, DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
 	if err := f.Letters.Write(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func (s *Source) FindRenamed(
 
 // Reread reads a document from the source by its collection's UUID: the name
 // may be that of another collection by now.
-func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value,
+func (s *Source) Reread(ctx context.Context, from stream.Origin, id bsoncore.Value,
 	at mongo.OpTime) (mongosink.Reread, error) {
 	of, err := s.identify(from)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
 	docs, gone, err := s.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
 	if err != nil {
-		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
+		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.NS, err)
 	}
 	if gone {
 		return mongosink.Reread{Gone: true}, nil
@@ -142,7 +142,7 @@ func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.
 
 // made applies the rules to a document of the source: nil if the target should have none. The stream
 // reports documents that cannot be mapped.
-func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
+func (s *Source) made(from stream.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
 	r := s.route(from)
 	if doc == nil || r.Filter != nil && !r.Filter.Match(doc) {
 		return nil, nil
@@ -158,20 +158,20 @@ func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bso
 	return out, err
 }
 
-func (s *Source) route(from mongosink.Origin) *transform.Route {
-	name, _ := s.Names.Target(from.Target)
+func (s *Source) route(from stream.Origin) *transform.Route {
+	name, _ := s.Names.Target(from.NS)
 	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
-func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
-	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
+func (s *Source) identify(from stream.Origin) (of lookup.Collection, err error) {
+	name, _ := s.Names.Target(mongo.SeriesNS(from.NS))
 	source := cmp.Or(from.Source, name.NS)
-	if of.UUID = name.UUID; from.UUID != nil {
-		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}
+	if of.UUID = name.UUID; len(from.UUID.Data) > 0 {
+		of.UUID = from.UUID
 	}
 	if of.DB, _ = mongo.SplitNS(source); of.DB == "" || len(of.UUID.Data) == 0 {
 		err = mongo.WithHint(
-			fmt.Errorf("unknown source collection for %s: the job has seen no change of it", from.Target),
+			fmt.Errorf("unknown source collection for %s: the job has seen no change of it", from.NS),
 			"remove the conflict on the target by hand, then start again")
 	}
 	return of, err
@@ -202,7 +202,7 @@ func (s *Source) find(
 func (s *Source) Read(
 	ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int,
 ) (docs []bson.Raw, until mongo.OpTime, err error) {
-	from, err := s.identify(mongosink.Origin{Target: of.Route.Target, Source: of.NS, UUID: of.UUID})
+	from, err := s.identify(of.Origin())
 	if err != nil {
 		return nil, at, err
 	}
@@ -230,7 +230,7 @@ func (s *Source) Read(
 
 // OnSource reports which documents the source has at a position or later.
 func (s *Source) OnSource(
-	ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime,
+	ctx context.Context, from stream.Origin, ids []bson.RawValue, at mongo.OpTime,
 ) ([]bool, error) {
 	of, err := s.identify(from)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/versions"
 	"github.com/millrace/millrace/internal/wire"
@@ -115,7 +115,7 @@ func (v targetVersions) read(ctx context.Context, target string, command func(co
 }
 
 // sourceIDs returns the source's _ids of target documents: _ids of versions contain them.
-func (s *Source) sourceIDs(from mongosink.Origin, ids []bson.RawValue) []bson.RawValue {
+func (s *Source) sourceIDs(from stream.Origin, ids []bson.RawValue) []bson.RawValue {
 	if !s.route(from).History {
 		return ids
 	}

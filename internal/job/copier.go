@@ -177,7 +177,7 @@ const mostUndecided = 1000
 // refused decides about a refused document. Changes made during the copy may free a duplicate key.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
-		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
+		l := deadletter.Letter{Origin: stream.Origin{NS: r.Target}, State: deadletter.Undecided, Cause: deadletter.CauseKey,
 			DocID: r.ID, Doc: r.Doc, At: at, Reason: r.Message, Code: r.Code}
 		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
 		if r.Code != mongo.CodeDuplicateKey {

@@ -285,7 +285,7 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	defer cancel()
 	all := slices.DeleteFunc(slices.Clone(job.Refused), func(p stream.Place) bool { return !c.Applied.Before(p.At) })
 	for _, one := range append([]*mongosink.ConflictError{c}, c.Others...) {
-		all = append(all, stream.Place{NS: one.NS, ID: one.Doc, At: one.Since})
+		all = append(all, stream.Place{Origin: stream.Origin{NS: one.NS}, ID: one.Doc, At: one.Since})
 	}
 	all = all[max(len(all)-mostRefused, 0):]
 	fields := bson.D{{Key: "refused", Value: all}}

@@ -3,6 +3,8 @@
 package stream
 
 import (
+	"bytes"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -99,11 +101,26 @@ type Transaction struct {
 	Number  int64
 }
 
-// Place is a document of the target namespace NS, at an event's position.
+// Origin is a namespace of the target with the source collection that goes there, at a position. Both
+// names may mean other collections by now, so it is no Route.
+type Origin struct {
+	NS     string      `bson:"ns"`               // on the target
+	Source string      `bson:"source,omitempty"` // namespace on the source; empty where no event said
+	UUID   bson.Binary `bson:"uuid,omitempty"`   // of the source's collection; empty where no event said
+}
+
+// Origin returns that of a routed event, with bytes of its own.
+func (ev *Event) Origin() Origin {
+	o := Origin{NS: ev.Route.Target, Source: ev.NS}
+	if ev.UUID != nil {
+		o.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: bytes.Clone(ev.UUID[:])}
+	}
+	return o
+}
+
+// Place is a document of the target, at an event's position.
 type Place struct {
-	NS     string        `bson:"ns"`
+	Origin `bson:",inline"`
 	ID     bson.RawValue `bson:"id"`
 	At     mongo.OpTime  `bson:"at"`
-	Source string        `bson:"source,omitempty"` // of the source collection, if known
-	UUID   bson.Binary   `bson:"uuid,omitempty"`   // likewise
 }

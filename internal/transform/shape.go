@@ -112,10 +112,9 @@ func (a *arena) take(b []byte) []byte {
 
 // Unmapped is a document of the source that the rules cannot map.
 type Unmapped struct {
-	Target, Source string // the names of its collection
-	UUID           *[16]byte
-	ID             bsonraw.ID
-	Doc            bson.Raw
+	stream.Origin // its collection
+	ID            bsonraw.ID
+	Doc           bson.Raw
 	// At is the position of Doc, which may include changes up to Until.
 	At, Until mongo.OpTime
 	Reason    string
@@ -134,8 +133,8 @@ type LeftOut interface {
 }
 
 func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err error) error {
-	u := Unmapped{Target: ev.Route.Target, Source: ev.NS, UUID: ev.UUID, ID: ev.Key.ID, Doc: ev.Doc,
-		At: ev.At, Until: mongo.MaxOpTime(ev.At, ev.Until), Reason: why, Err: err}
+	u := Unmapped{Origin: ev.Origin(), ID: ev.Key.ID, Doc: ev.Doc, At: ev.At, Until: mongo.MaxOpTime(ev.At, ev.Until),
+		Reason: why, Err: err}
 	become(ev, nil, nil)
 	return st.leaves.LeaveOut(ctx, u)
 }

@@ -18,7 +18,6 @@ import (
 type (
 	ConflictError = resolve.ConflictError
 	Clash         = resolve.Clash
-	Origin        = resolve.Origin
 	Policy        = resolve.Policy
 	Repaired      = resolve.Repaired
 	Reread        = resolve.Reread

@@ -191,15 +191,11 @@ func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, 
 	if err != nil {
 		return nil, err
 	}
-	t.Source, t.Stale, t.Partial = r.Source, r.Stale, r.Partial(e.o.LeavesOut)
+	t.Origin, t.Stale, t.Partial = ev.Origin(), r.Stale, r.Partial(e.o.LeavesOut)
 	if r.KeepsExpired {
 		if t.Expiry, t.Left, err = e.o.Targets.Expiry(ctx, r); err != nil {
 			return nil, err
 		}
-	}
-	if ev.UUID != nil {
-		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
-		*t.UUID = *ev.UUID
 	}
 	return &destination{Target: t, start: e.capped[r.Target]}, nil
 }

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Policy is what to do with a document that the target refuses.
@@ -70,19 +71,16 @@ func (c Cause) Foreign() bool { return c == CauseID || c == CauseShape }
 // Letter is the dead letter of one document, with its fields as stored, except those that may not
 // fit into another document.
 type Letter struct {
-	ID    string         `bson:"_id"` // unique; empty until it is written
-	NS    string         `bson:"ns"`  // target namespace, now
-	State State          `bson:"state"`
-	Cause Cause          `bson:"cause"`
-	DocID bsoncore.Value `bson:"-"`
-	Doc   []byte         `bson:"-"` // the whole document; nil when it is not known
+	ID            string `bson:"_id"` // unique; empty until it is written
+	stream.Origin `bson:",inline"`
+	State         State          `bson:"state"`
+	Cause         Cause          `bson:"cause"`
+	DocID         bsoncore.Value `bson:"-"`
+	Doc           []byte         `bson:"-"` // the whole document; nil when it is not known
 	// At is the source's position of Doc. It may already have changes up to Until.
 	At    mongo.OpTime `bson:"position"`
 	Until mongo.OpTime `bson:"until"`
 
-	// Source and UUID are of its collection on the source, where they are known.
-	Source string    `bson:"source,omitempty"`
-	UUID   *[16]byte `bson:"-"`
 	// Target is the UUID of its collection on the target when the job was finalized; nil before.
 	Target *bson.Binary `bson:"targetUuid,omitempty"`
 

@@ -18,24 +18,23 @@ import (
 
 // Target is a collection that events go to.
 type Target struct {
-	NS, DB, Coll string
-	Capped       bool // document order is content
-	Collated     bool // _ids of different bytes can be equal
-	Partial      bool // of the source's documents it holds those of a filter: an update may be of another one
-	Stale        bool // some operations are left out: an update may not fit
-	Key          docwrite.Key
-	Expiry       expiry.Settings // of the source, where documents stay that have expired
-	Left         func(n int64)   // counts those, roughly; may be nil
-	Source       string          // namespace on the source; empty where no event said
-	UUID         *[16]byte       // of the source's collection; nil where no event said
-	Seed         uint64          // hash of the name
-	Contested    atomic.Bool     // documents of it were parked: order matters, nothing is kept back
+	stream.Origin
+	DB, Coll  string
+	Capped    bool // document order is content
+	Collated  bool // _ids of different bytes can be equal
+	Partial   bool // of the source's documents it holds those of a filter: an update may be of another one
+	Stale     bool // some operations are left out: an update may not fit
+	Key       docwrite.Key
+	Expiry    expiry.Settings // of the source, where documents stay that have expired
+	Left      func(n int64)   // counts those, roughly; may be nil
+	Seed      uint64          // hash of the name
+	Contested atomic.Bool     // documents of it were parked: order matters, nothing is kept back
 }
 
 // NewTarget returns the target of a namespace.
 func NewTarget(ns string) *Target {
 	db, coll := mongo.SplitNS(ns)
-	return &Target{NS: ns, DB: db, Coll: coll, Seed: delta.Hash([]byte(ns))}
+	return &Target{Origin: stream.Origin{NS: ns}, DB: db, Coll: coll, Seed: delta.Hash([]byte(ns))}
 }
 
 // Serial reports that operations on the collection must keep their order.

@@ -54,7 +54,7 @@ func (r *Resolver) repaired(g *goal) {
 
 // Repaired returns the result of a repair, once.
 func (r *Resolver) Repaired(ns string, id bsonraw.ID) Repaired {
-	key := parkID(&fold.Target{NS: ns}, id)
+	key := parkID(fold.NewTarget(ns), id)
 	how := r.repairs[key]
 	delete(r.repairs, key)
 	return how

@@ -90,8 +90,8 @@ func TestDecide(t *testing.T) {
 		refused // parked with its reason
 		skips
 	)
-	plain, capped, collated := &fold.Target{NS: "d.c"}, &fold.Target{NS: "d.c", Capped: true},
-		&fold.Target{NS: "d.c", Collated: true}
+	plain, capped, collated := &fold.Target{Origin: stream.Origin{NS: "d.c"}}, &fold.Target{Origin: stream.Origin{NS: "d.c"}, Capped: true},
+		&fold.Target{Origin: stream.Origin{NS: "d.c"}, Collated: true}
 	for i, c := range []struct {
 		policy  Policy
 		target  *fold.Target

@@ -27,9 +27,9 @@ type Policy struct {
 // Source answers questions about the source's documents. Its functions may be nil.
 type Source struct {
 	// Reread reads a document in a state at or after a position.
-	Reread func(ctx context.Context, from Origin, id bsonraw.ID, at mongo.OpTime) (Reread, error)
+	Reread func(ctx context.Context, from stream.Origin, id bsonraw.ID, at mongo.OpTime) (Reread, error)
 	// Has reports which documents, by their _ids, the source has at or after a position.
-	Has func(ctx context.Context, from Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
+	Has func(ctx context.Context, from stream.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
 	// Whole returns an error if the stream turns out to be incomplete, so that conflicts do not count.
 	Whole func(ctx context.Context) error
 }
@@ -75,10 +75,10 @@ func (r *Resolver) Skips() int64 { return r.skips.Load() }
 func (r *Resolver) Resolved() int64 { return r.parked.Load() }
 
 // target describes the target collection of a source collection.
-func (r *Resolver) target(ctx context.Context, of Origin) (*fold.Target, error) {
-	t, err := r.o.Target(ctx, of.Target)
+func (r *Resolver) target(ctx context.Context, of stream.Origin) (*fold.Target, error) {
+	t, err := r.o.Target(ctx, of.NS)
 	if err == nil {
-		t.Source, t.UUID = of.Source, of.UUID
+		t.Origin = of
 	}
 	return t, err
 }

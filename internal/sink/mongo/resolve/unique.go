@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Clash is a unique index build on target namespace NS that met documents with one key.
@@ -127,8 +128,8 @@ func (r *Resolver) separate(
 func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.Raw, c *ConflictError) error {
 	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
 	err := r.takeOff(ctx, g, nil, func(ctx context.Context) ([]deadletter.Letter, error) {
-		l := deadletter.Letter{NS: t.NS, State: deadletter.Open, Cause: deadletter.CauseKey, DocID: g.ID, Doc: ours, At: c.At,
-			Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}
+		l := deadletter.Letter{Origin: stream.Origin{NS: t.NS}, State: deadletter.Open, Cause: deadletter.CauseKey,
+			DocID: g.ID, Doc: ours, At: c.At, Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}
 		return []deadletter.Letter{l}, r.w.DeleteIn(ctx, g.document())
 	})
 	if err != nil {
