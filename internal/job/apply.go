@@ -104,7 +104,7 @@ func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error
 	if err != nil {
 		return mongosink.Traits{}, err
 	}
-	keys, err := t.dst.ShardKeys(ctx, ns)
+	keys, err := schema.ShardKeys(ctx, t.dst, []string{ns})
 	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
 }
 

@@ -156,7 +156,7 @@ func (c *copier) options(o copy.Options) copy.Options {
 	o.Readers, o.Writers, o.MaxBufferedBytes = c.spec.Readers, c.spec.Writers, c.spec.Memory
 	o.Log, o.Limit, o.TargetGate = c.log, c.limit, c.dstGate
 	if c.dst.Info.Kind == mongo.KindSharded {
-		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
+		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return schema.ShardKeys(ctx, c.dst, nil) }
 	}
 	return o
 }

@@ -109,10 +109,10 @@ type MemberConfig struct {
 // DelaySeconds returns how far the member is delayed.
 func (m MemberConfig) DelaySeconds() int64 { return max(m.Delay, m.SlaveDelay) }
 
-// ReadSetConfig asks a member for the configuration of its set.
-func ReadSetConfig(ctx context.Context, c *driver.Client) (SetConfig, error) {
+// ReadSetConfig asks a member for the configuration of its set, as a SetConfig or as a type that can go back.
+func ReadSetConfig[C any](ctx context.Context, c *driver.Client) (C, error) {
 	var reply struct {
-		Config SetConfig `bson:"config"`
+		Config C `bson:"config"`
 	}
 	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
 	return reply.Config, err

@@ -18,29 +18,6 @@ func (c *Cluster) Config(name string) *driver.Collection {
 		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
 }
 
-// ShardKeys returns the shard keys' patterns of sharded collections by namespace: of all, or of those given.
-func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[string]bson.Raw, error) {
-	keys := map[string]bson.Raw{}
-	if c.Info.Kind != KindSharded {
-		return keys, nil
-	}
-	filter := bson.D{{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}} // 4.4 keeps those that were dropped
-	if namespaces != nil {
-		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$in", Value: namespaces}}})
-	}
-	fields := options.Find().SetProjection(bson.D{{Key: "key", Value: 1}})
-	type entry struct {
-		ID  string `bson:"_id"`
-		Key bson.Raw
-	}
-	list, err := ReadAll[entry](ctx, "read the shard keys of %s", c.Address())(
-		c.Config("collections").Find(ctx, filter, fields))
-	for _, e := range list {
-		keys[e.ID] = e.Key
-	}
-	return keys, err
-}
-
 // EachSet calls do with each replica set of a deployment, one after the other: with c itself, named "", or with the
 // shards behind a router. It connects to shards as the router's user. The first error ends it.
 func (c *Cluster) EachSet(ctx context.Context, do func(name string, set *Cluster) error) error {

@@ -199,7 +199,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	case mongo.IsCode(err, mongo.CodeCannotCreateIndex) && b.c.Info.Kind == mongo.KindSharded:
 		return mongo.WithHint(err,
 			"a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the "+
-				"collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
+				"collection on the target and start the job again with --restart and --shard "+dataNS+"=none")
 	case clashes(err):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}

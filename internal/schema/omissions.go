@@ -90,7 +90,7 @@ func systemNames(db string, entries []listing) (out []Omission) {
 
 // PartialIndexes lists indexes of sharded collections that some of the shards with documents lack.
 func PartialIndexes(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Omission, error) {
-	keys, err := c.ShardKeys(ctx)
+	keys, err := ShardKeys(ctx, c, nil)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}

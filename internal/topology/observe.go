@@ -197,7 +197,7 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
 	d := &discovery{host: host}
 	err := o.on(ctx, host, o.limit(host), func(ctx context.Context, c *driver.Client) (err error) {
-		if d.config, err = mongo.ReadSetConfig(ctx, c); err != nil {
+		if d.config, err = mongo.ReadSetConfig[mongo.SetConfig](ctx, c); err != nil {
 			return mongo.ExplainReach(err, o.opts)
 		}
 		d.status, err = mongo.ReadSetStatus(ctx, c)

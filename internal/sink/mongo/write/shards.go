@@ -128,7 +128,7 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 func twice(t *fold.Target, o *fold.Op) error {
 	err := errors.New("the target has two documents of this _id, under different shard keys")
 	return mongo.WithHint(o.Fail(o.Verb(), t.NS, err), "give one of them another _id on the source; "+
-		"or begin anew with the shard key that the source has, which tells them apart")
+		"or start the job again with --restart and the shard key that the source has, which tells them apart")
 }
 
 // concerns returns read options behind routers. A majority read at the writers' time excludes deposed
