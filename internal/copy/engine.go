@@ -181,7 +181,6 @@ type Engine struct {
 	budget *budget
 }
 
-// New makes an engine that copies from src to dst and keeps progress in store.
 func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
 	o = o.withDefaults()
 	if len(o.WriteConcern) == 0 {

@@ -151,7 +151,6 @@ type Stats struct {
 
 type counters struct{ refused, replaced, same, exact, docs, bytes atomic.Int64 }
 
-// Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	colls, budget := e.colls, e.budget
@@ -181,7 +180,6 @@ func (e *Engine) Stats() Stats {
 // included.
 func (e *Engine) Done() (docs, bytes int64) { return e.count.docs.Load(), e.count.bytes.Load() }
 
-// Copied returns the documents and bytes of Stats.
 func (e *Engine) Copied() (docs, bytes int64) {
 	e.mu.Lock()
 	colls := e.colls
@@ -235,7 +233,6 @@ func (a *Assignment) ID() string { return SliceID(&a.s.st) }
 // SliceID returns the Assignment.ID of a slice.
 func SliceID(st *scan.Slice) string { return fmt.Sprintf("%s/%d", st.Collection, st.N) }
 
-// Unit returns a Unit.
 func (a *Assignment) Unit() any {
 	c, source := a.s.c, a.s.c.Source
 	source.Indexes, source.Options = nil, essentialOptions(source.Options)

@@ -73,7 +73,6 @@ const (
 	Diff
 )
 
-// String names the kind for logs.
 func (k Kind) String() string { return [...]string{"invalid", "replacement", "modifiers", "diff"}[k] }
 
 // Delta is a parsed update, Modifiers or Diff: a view into the bytes that it was parsed from. The
@@ -89,7 +88,6 @@ func (d Delta) diff() []byte {
 	return b[:binary.LittleEndian.Uint32(b)]
 }
 
-// Kind returns Modifiers or Diff.
 func (d Delta) Kind() Kind { return d.kind }
 
 // In returns the update as a view into copied, a copy of Raw.

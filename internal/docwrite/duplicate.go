@@ -23,7 +23,6 @@ type Duplicate struct {
 	message  string
 }
 
-// ParseDuplicate reads a write error's entry or a failed command's reply.
 func ParseDuplicate(raw bson.Raw) Duplicate {
 	var d Duplicate
 	d.Pattern, _ = raw.Lookup("keyPattern").DocumentOK()

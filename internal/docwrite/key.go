@@ -255,7 +255,6 @@ func appendDelete(dst []byte, id bsonraw.ID) []byte {
 	return dst
 }
 
-// Delete returns the command of AppendDelete.
 func Delete(coll string, id bsonraw.ID) bson.D {
 	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.Raw(appendDelete(nil, id))}}}
 }

@@ -95,7 +95,6 @@ type Misfit struct {
 	Why  string
 }
 
-// Error names the path and the reason.
 func (e *Misfit) Error() string { return "the value of field " + e.Path + ": " + e.Why }
 
 var errBadDocument = errors.New("the document is not valid BSON")

@@ -19,10 +19,8 @@ import (
 // Refusal refuses a request of an operator. Code is for programs.
 type Refusal struct{ Code, Text string }
 
-// Error is the text.
 func (r *Refusal) Error() string { return r.Text }
 
-// Refuse makes a Refusal with a hint.
 func Refuse(code, hint, format string, args ...any) error {
 	return mongo.WithHint(&Refusal{code, fmt.Sprintf(format, args...)}, hint)
 }

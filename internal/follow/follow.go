@@ -115,7 +115,6 @@ type Schema struct {
 	Expiries interface{ Restore(context.Context) error }
 }
 
-// SchemaOf returns the Schema of a target.
 func SchemaOf(t *schema.Target) Schema {
 	return Schema{t, t.Changes, t.Collections, t.Indexes, t.Deferred, t.Expiries}
 }

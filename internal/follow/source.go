@@ -33,16 +33,13 @@ type targetVersions struct {
 	sink   Sink
 }
 
-// Settle implements transform.Versions.
 func (v targetVersions) Settle(ctx context.Context) error { return v.sink.Drain(ctx) }
 
-// Applied implements transform.Versions.
 func (v targetVersions) Applied() mongo.OpTime { return v.sink.Applied().At }
 
 // together is the number of documents per command: a pipeline has at most 1000 stages.
 const together = 200
 
-// Before implements transform.Versions.
 func (v targetVersions) Before(ctx context.Context, target string, asked []versions.Asked,
 	most int) (found []bson.Raw, err error) {
 	found = make([]bson.Raw, len(asked))
@@ -75,7 +72,6 @@ func (v targetVersions) Before(ctx context.Context, target string, asked []versi
 	return found, nil
 }
 
-// Last implements transform.Versions.
 func (v targetVersions) Last(ctx context.Context, target string, before versions.Position,
 	fn func(version bson.Raw) error) error {
 	newest := versions.NewNewest(before)

@@ -232,7 +232,6 @@ func newApplyBuffer(bytes int64, partitions int) applyBuffer {
 	return b
 }
 
-// OpenSink is sink for package follow.
 func (s *session) OpenSink(pos stream.Position, o mongosink.Options) follow.Sink {
 	return s.sink(pos, o)
 }
@@ -279,7 +278,6 @@ type targets struct {
 // Absent is false for the old name of a retained collection. Package transform filters its events.
 func (t targets) Absent(ns string) bool { return t.Names.Absent(ns) && len(t.Retentions(ns)) == 0 }
 
-// Traits returns what restricts events of a target collection.
 func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	c, _, err := collection(ctx, t.dst, ns)
 	if err != nil {

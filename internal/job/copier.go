@@ -119,7 +119,6 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o 
 	return run(ctx)
 }
 
-// CopyAnew copies one collection from its beginning.
 func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {

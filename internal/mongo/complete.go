@@ -37,7 +37,6 @@ const (
 // Incomplete reports a connection string that leads to less or more than one deployment. It has a hint.
 type Incomplete struct{ text string }
 
-// Error says what the connection string leads to.
 func (e *Incomplete) Error() string { return e.text }
 
 func incomplete(hint, format string, args ...any) error {

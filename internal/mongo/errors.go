@@ -100,7 +100,6 @@ func Retry(message string, cause error, hint string) error {
 	return WithHint(&Retryable{Message: message, Cause: cause}, hint)
 }
 
-// Error is the message and the cause.
 func (r *Retryable) Error() string {
 	if r.Cause == nil {
 		return r.Message
@@ -108,7 +107,6 @@ func (r *Retryable) Error() string {
 	return r.Message + ": " + r.Cause.Error()
 }
 
-// Unwrap gives the cause.
 func (r *Retryable) Unwrap() error { return r.Cause }
 
 // Interrupted returns a transient error in the reply to a write command, such as an election or a full disk, of one
@@ -256,10 +254,8 @@ func WithHint(err error, text string) error {
 	return &Hint{Err: err, Text: text}
 }
 
-// Error is the wrapped error's text; the hint is read with HintOf.
 func (h *Hint) Error() string { return h.Err.Error() }
 
-// Unwrap gives the wrapped error.
 func (h *Hint) Unwrap() error { return h.Err }
 
 // HintOf returns the innermost hint on err, or that of the server's error code, or "".

@@ -112,10 +112,8 @@ func (v Version) AtLeast(major, minor int) bool {
 	return v.Major > major || v.Major == major && v.Minor >= minor
 }
 
-// String formats as "6.0.5".
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
 
-// Series returns the version without its patch.
 func (v Version) Series() Version { return Version{Major: v.Major, Minor: v.Minor} }
 
 // OlderThan reports a series before that of w.

@@ -67,18 +67,15 @@ func ReadSetStatus(ctx context.Context, c *driver.Client) (s SetStatus, err erro
 	return s, err
 }
 
-// Source returns the host that the member fetches the oplog from, "" for none.
 func (s *SetStatus) Source() string { return cmp.Or(s.SyncHost, s.SyncTo) }
 
 // Self returns the member that replied; like the methods below a zero one for none.
 func (s *SetStatus) Self() MemberStatus { return s.find(func(m MemberStatus) bool { return m.Self }) }
 
-// Primary returns the member that is the primary.
 func (s *SetStatus) Primary() MemberStatus {
 	return s.find(func(m MemberStatus) bool { return m.State == StatePrimary })
 }
 
-// Member returns the member of a host.
 func (s *SetStatus) Member(host string) MemberStatus {
 	return s.find(func(m MemberStatus) bool { return m.Name == host })
 }
@@ -134,13 +131,11 @@ type OpTime struct {
 	Term int64          `bson:"t"`
 }
 
-// IsZero reports that there is no position.
 func (o OpTime) IsZero() bool { return o.TS.IsZero() }
 
 // Compare orders positions by timestamp.
 func (o OpTime) Compare(p OpTime) int { return o.TS.Compare(p.TS) }
 
-// Before reports o < p.
 func (o OpTime) Before(p OpTime) bool { return o.Compare(p) < 0 }
 
 // First is the least position of an entry at or after o: a second's entries are counted from 1.
@@ -162,10 +157,8 @@ func (o OpTime) String() string {
 	return fmt.Sprintf("%d:%d", o.TS.T, o.TS.I)
 }
 
-// MinOpTime returns the earlier of two positions.
 func MinOpTime(a, b OpTime) OpTime { return slices.MinFunc([]OpTime{a, b}, OpTime.Compare) }
 
-// MaxOpTime returns the later of two positions.
 func MaxOpTime(a, b OpTime) OpTime { return slices.MaxFunc([]OpTime{a, b}, OpTime.Compare) }
 
 // ParseOpTime reads "seconds:increment", or a time in RFC 3339 as the first position of that second.

@@ -98,7 +98,6 @@ type Transactions struct {
 // batchSessions is how many sessions there are beside a Transactions' own.
 const batchSessions = 64
 
-// NewTransactions starts a session; End gives it back.
 func (c *Cluster) NewTransactions() (*Transactions, error) {
 	sess, err := c.Client.StartSession()
 	if err != nil {

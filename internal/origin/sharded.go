@@ -142,7 +142,6 @@ func missing(all, others []shards.Shard) (names []string) {
 	return names
 }
 
-// Close closes the shards.
 func (c *Sharded) Close() { c.Cluster().Close() }
 
 func (c *Sharded) router() *mongo.Cluster { return c.Cluster().Router }

@@ -27,7 +27,6 @@ type Limiter struct {
 	changed chan struct{} // closed and replaced by Set
 }
 
-// New makes a limiter.
 func New(r Rates) *Limiter {
 	l := &Limiter{changed: make(chan struct{})}
 	l.Set(r)
@@ -44,7 +43,6 @@ func (l *Limiter) Set(r Rates) {
 	l.changed = make(chan struct{})
 }
 
-// Rates are the present ones.
 func (l *Limiter) Rates() Rates {
 	l.mu.Lock()
 	defer l.mu.Unlock()

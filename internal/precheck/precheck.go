@@ -61,17 +61,14 @@ func (c Check) Skips() []string {
 // List has checks in their order. It is not safe for concurrent use.
 type List []Check
 
-// Add adds a check.
 func (l *List) Add(level Level, name, message, hint string) {
 	*l = append(*l, Check{Name: name, Level: level, Message: mongo.Concise(message), Hint: hint})
 }
 
-// Of returns the checks with a level.
 func (l List) Of(level Level) List {
 	return slices.DeleteFunc(slices.Clone(l), func(c Check) bool { return c.Level != level })
 }
 
-// Failed reports whether any check forbids the work.
 func (l List) Failed() bool { return len(l.Of(Fail)) > 0 }
 
 // Err returns an error with each failed check and its hint; nil if there is none.
@@ -89,7 +86,6 @@ func (l List) Err() error {
 // Failed is the error of checks that forbid the work; nothing was written.
 type Failed List
 
-// Error returns the lines.
 func (f Failed) Error() string { return strings.Join(f.Lines(), "\n") }
 
 // Lines returns each failed check, with hints if there are several.
@@ -112,7 +108,6 @@ func (f Failed) Lines() []string {
 	return lines
 }
 
-// LogWarnings logs the checks with warnings.
 func (l List) LogWarnings(log *slog.Logger) {
 	for _, c := range l.Of(Warn) {
 		log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)
@@ -159,7 +154,6 @@ type Collection struct {
 // Error is the error of a plan with failed checks; nothing was written.
 type Error struct{ Plan *Plan }
 
-// Error returns the failed checks.
 func (e *Error) Error() string { return e.Unwrap().Error() }
 
 // Unwrap returns the plan's error with its hint.

@@ -67,7 +67,6 @@ type Progress struct {
 	Unread, UnreadBytes int64
 }
 
-// Advance adds the next part's progress.
 func (s *Slice) Advance(p Progress) {
 	if len(p.Position) > 0 {
 		s.Back = remember(s.Back, Record(s.from()))

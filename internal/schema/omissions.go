@@ -17,7 +17,6 @@ import (
 // Omission is something that the rules choose and no job copies.
 type Omission struct{ NS, Why string }
 
-// String is one line for people.
 func (o Omission) String() string { return o.NS + ": " + o.Why }
 
 // Omissions lists what the rules choose and no job can copy, sorted, as far as the user may look. It

@@ -52,7 +52,6 @@ func (c Collection) DataNS() string {
 	return db + "." + mongo.BucketsPrefix + coll
 }
 
-// Capped reports a capped collection.
 func (c Collection) Capped() bool {
 	v, _ := c.Options.Lookup("capped").BooleanOK()
 	return v
@@ -194,13 +193,11 @@ func (l *link) find(ctx context.Context, ns string) (Collection, bool, error) {
 	return findNamed(ctx, l.c, db, name, mongo.BucketsPrefix+name)
 }
 
-// Has reports that the target has a namespace.
 func (l *link) Has(ctx context.Context, ns string) (bool, error) {
 	_, there, err := l.find(ctx, ns)
 	return there, err
 }
 
-// HasCapped reports a capped collection of the target.
 func (l *link) HasCapped(ctx context.Context, ns string) (bool, error) {
 	one, there, err := l.find(ctx, ns)
 	return there && one.Capped(), err

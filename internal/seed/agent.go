@@ -84,7 +84,6 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	return a, nil
 }
 
-// Close ends all rounds.
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	rounds := a.rounds
@@ -210,7 +209,6 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	return r.readLive(ctx, f, q, fn)
 }
 
-// Freeze implements Source.
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 	r, err := a.round(id)
 	if err != nil {
@@ -219,7 +217,6 @@ func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 	return r.freeze(ctx, puller, 0)
 }
 
-// Leave implements Source.
 func (a *Agent) Leave(_ context.Context, id, puller string) error {
 	if r, err := a.round(id); err == nil && r.leave(puller) { // else the round has ended, or others are left
 		return a.drop(r)

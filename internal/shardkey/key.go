@@ -23,7 +23,6 @@ type Field struct {
 // Pattern is the shard key of a collection.
 type Pattern []Field
 
-// Parse reads a shard key's pattern.
 func Parse(pattern bson.Raw) Pattern {
 	var all Pattern
 	for e, ok := range bsonraw.Fields(pattern) {
@@ -162,7 +161,6 @@ func known(v bson.RawValue) bson.RawValue {
 	return v
 }
 
-// CompareDocuments is query.CompareDocuments.
 func CompareDocuments(a, b []byte) int { return query.CompareDocuments(a, b) }
 
 func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }

@@ -54,7 +54,6 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 // Lean makes observations cheap: processor times stay unknown.
 func (o *Observer) Lean() { o.lean = true }
 
-// Close disconnects from all members.
 func (o *Observer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -86,7 +86,6 @@ type Seat struct {
 	Why     string `json:"why"`
 }
 
-// Changed reports whether the member has to move.
 func (s *Seat) Changed() bool { return s.Source != s.Current }
 
 // Left is a member that the plan leaves alone.

@@ -166,7 +166,6 @@ func ReadSecret(ref string) (string, error) {
 	return "", fmt.Errorf("%q names no secret: write env:NAME or file:/path", ref)
 }
 
-// Histories reports a rule for versions.
 func (s *Set) Histories() bool { return s != nil && len(s.histories) > 0 }
 
 func copied(start bson.Timestamp, to func(dst, doc []byte) ([]byte, error)) func(dst, doc []byte) ([]byte, error) {

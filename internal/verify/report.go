@@ -230,7 +230,6 @@ type Skipped struct {
 	Content    int64  `json:"content"` // both have them, with other content
 }
 
-// String returns the counts in words.
 func (s *Skipped) String() string {
 	var text string
 	for _, part := range []struct {

@@ -36,7 +36,6 @@ type Position struct {
 	N int32
 }
 
-// Compare orders positions.
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.T.T, q.T.T), cmp.Compare(p.T.I, q.T.I), cmp.Compare(p.N, q.N))
 }
@@ -78,7 +77,6 @@ func Parse(doc bson.Raw) (v Version, err error) {
 	return v, nil
 }
 
-// AppendID appends the _id of a version.
 func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendValueElement(dst, "k", key)
@@ -91,7 +89,6 @@ func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 // Size is at least what Append appends besides the key and the document.
 const Size = 96
 
-// Append appends a version as a document.
 func Append(dst []byte, v Version) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendHeader(dst, bsoncore.TypeEmbeddedDocument, "_id")
@@ -225,7 +222,6 @@ type Newest struct {
 	last   bson.Raw // of it, nil for none
 }
 
-// NewNewest finds versions before a position.
 func NewNewest(before Position) *Newest { return &Newest{before: before} }
 
 // Add takes the next version. It returns the newest one of the previous document, nil for none, valid until the next

@@ -37,7 +37,6 @@ type Conn struct {
 	unpack      unpacker
 }
 
-// Addr is the server's host:port.
 func (c *Conn) Addr() string { return c.mc.Address().String() }
 
 // Release returns the connection to the pool, or closes it after an exchange that failed half-way. It may be
@@ -303,13 +302,11 @@ func (cur *Cursor) parse(body bsoncore.Document, field string) (*Batch, error) {
 	return b, nil
 }
 
-// Empty reports a batch without documents.
 func (b *Batch) Empty() bool { return len(b.docs) == 0 }
 
 // BatchOf makes a batch of elements: the type byte 3, a terminated key of any text, the document.
 func BatchOf(elements []byte) *Batch { return &Batch{docs: elements, Size: len(elements)} }
 
-// Each calls fn with each document's bytes in order until fn fails.
 func (b *Batch) Each(fn func(doc []byte) error) error {
 	rest := b.docs
 	for len(rest) > 0 {

@@ -88,10 +88,8 @@ func (m *Message) Unbuild(n int) {
 // Grow makes room for n more bytes.
 func (m *Message) Grow(n int) { m.buf = slices.Grow(m.buf, n) }
 
-// Len is the message's size in bytes.
 func (m *Message) Len() int { return len(m.buf) }
 
-// Docs is the number of documents in the sequence.
 func (m *Message) Docs() int { return m.docs }
 
 // finish returns the framed bytes, valid until the next Reset.
@@ -246,7 +244,6 @@ type WriteResult struct {
 	At   bson.Timestamp // the cluster time of the write (opTime.ts), zero when the reply has none
 }
 
-// ParseWriteResult reads a write command's reply.
 func ParseWriteResult(body bsoncore.Document) WriteResult {
 	r := WriteResult{Term: -1}
 	r.N, _ = body.Lookup("n").AsInt64OK()

@@ -84,7 +84,6 @@ func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool
 	return p, err
 }
 
-// Compression is how messages are compressed now.
 func (p *Pool) Compression() Compression {
 	if p.zip != nil {
 		return p.zip.compression()
@@ -112,7 +111,6 @@ func (p *Pool) Limit(most int) {
 	p.now.Load().slots.bound(most)
 }
 
-// Limited reports whether Limit bounds the connections.
 func (p *Pool) Limited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,7 +26,6 @@ type Selector struct {
 	urgent bool // Pool.Limit does not count
 }
 
-// Primary selects the writable member.
 func Primary() Selector { return Selector{} }
 
 // ByReadPreference selects by mode, tag sets and maximum staleness, which is compared with the primary's last write.
@@ -200,7 +199,6 @@ func (s *spread) add(addr string, bytes int64) {
 	s.sent[addr] += bytes
 }
 
-// message counts a message that was sent.
 func (s *spread) message(addr string, bytes int64) {
 	s.add(addr, bytes)
 	s.mu.Lock()

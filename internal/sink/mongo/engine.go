@@ -168,7 +168,6 @@ type shared struct {
 	operations, folded, passed, schema atomic.Int64
 }
 
-// New returns an engine that starts at pos.
 func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o = o.withDefaults()
 	o.Write.Target = dst
@@ -245,7 +244,6 @@ func (e *Engine) failure(err error) error {
 // Applied returns the position up to which everything is acknowledged.
 func (e *Engine) Applied() stream.Position { return e.shared.ledger.current() }
 
-// Stats returns the counters of every sink.
 func (e *Engine) Stats() stream.SinkStats {
 	s := e.shared
 	return stream.SinkStats{Operations: s.operations.Load(), Folded: s.folded.Load(), Parked: e.resolver.Resolved(),

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// segment is one stream.Batch on its way to the target.
 type segment struct {
 	resume  stream.Position // once it and all before it are applied
 	bytes   int64
@@ -80,7 +79,6 @@ func (l *ledger) release(s *segment, n int64) {
 	notify(l.room)
 }
 
-// notify signals a channel of capacity 1.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -136,7 +134,6 @@ func (l *ledger) full(b *stream.Batch) bool {
 	return used > 0 && used+b.Held() > l.limit
 }
 
-// ack counts events of a segment.
 type ack struct {
 	seg      *segment
 	n        int64

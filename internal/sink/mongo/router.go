@@ -12,13 +12,11 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// item is an event on its way to a partition.
 type item struct {
 	fold.Item
 	seg *segment
 }
 
-// destination is where the events of a source namespace go.
 type destination struct {
 	*fold.Target
 	start *CappedStart // of a capped collection, nil when all its events count
@@ -161,7 +159,6 @@ func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
 	return p.before
 }
 
-// destination returns where an event goes, nil for nowhere.
 func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
 	r := ev.Route
 	if r == nil || r.Target == "" {

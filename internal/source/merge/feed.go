@@ -53,7 +53,6 @@ func joined(at mongo.OpTime, names []string, parts map[string]stream.Position) s
 	return stream.Position{At: at, Mark: encode(marks)}
 }
 
-// Parts returns the positions of the parts, by name.
 func Parts(pos stream.Position) (map[string]stream.Position, error) {
 	marks, err := decode(pos.Mark)
 	if err != nil {

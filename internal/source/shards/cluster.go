@@ -96,7 +96,6 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 	return c, nil
 }
 
-// Close closes the shards.
 func (c *Cluster) Close() {
 	for _, s := range slices.Concat(c.Shards, c.unused) {
 		if s.Cluster != nil {
@@ -307,7 +306,6 @@ func (c *Cluster) connectConfig(ctx context.Context, hint string) (*mongo.Cluste
 	return config, mongo.WithHint(err, cmp.Or(mongo.HintOf(err), hint))
 }
 
-// readConfig returns access to the config servers.
 func (c *Cluster) readConfig(config *mongo.Cluster) ownership.Config {
 	return ownership.Config{Cluster: config, Advance: c.advance(Shard{Name: configName, Cluster: config})}
 }

@@ -27,7 +27,6 @@ type filteredSource struct {
 	shards  map[string]*mongo.Cluster
 }
 
-// Run implements stream.Source.
 func (s *filteredSource) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	if err := s.history.Load(ctx, pos.At.TS); err != nil {
 		return err
@@ -80,7 +79,6 @@ func (f *ownerFilter) batch(ctx context.Context, b *stream.Batch) error {
 	return f.settle(ctx, b, newest)
 }
 
-// keepOwned keeps what the shard owned.
 func (f *ownerFilter) keepOwned(v ownership.View, b *stream.Batch) error {
 	kept := b.Events[:0]
 	for i := range b.Events {
@@ -207,7 +205,6 @@ func insertEvents(b *stream.Batch, others []stream.Event) []stream.Event {
 	return append(all, b.Events[end:]...)
 }
 
-// arrivedChunk is a chunk that has arrived, with the orphan writes to its documents.
 type arrivedChunk struct {
 	at      bson.Timestamp // of arrival
 	key     shardkey.Pattern
@@ -289,7 +286,6 @@ func criticalSectionStart(ctx context.Context, donor *mongo.Cluster, m *ownershi
 	return last, mongo.Wrap(err, "find the start of its critical section")
 }
 
-// between matches entries from one time to another, inclusive.
 func between(from, until bson.Timestamp) bson.E {
 	return bson.E{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: until}}}
 }
@@ -300,7 +296,6 @@ func userWrites(ns string, from, until bson.Timestamp) bson.D {
 		{Key: "fromMigrate", Value: bson.D{{Key: "$ne", Value: true}}}, between(from, until)}
 }
 
-// restore finds earlier orphan writes to chunks that are moving where the run begins.
 func (f *ownerFilter) restore(ctx context.Context) error {
 	var underway []*ownership.Migration
 	_ = f.history.Read(func(v ownership.View) error {
@@ -321,7 +316,6 @@ func (f *ownerFilter) restore(ctx context.Context) error {
 	return nil
 }
 
-// restoreEntry remembers an entry from before the run.
 func (f *ownerFilter) restoreEntry(v ownership.View, raw bson.Raw) error {
 	_, data, ok := raw.Lookup("ui").BinaryOK()
 	if !ok || len(data) != 16 {

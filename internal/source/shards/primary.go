@@ -109,7 +109,6 @@ func (c *Cluster) resume(pos stream.Position, noted mongo.OpTime,
 	return h, b.from, nil
 }
 
-// filter adds the changes of a batch. See ChangeFilter.filter.
 func (h *uuidHistory) filter(ctx context.Context, b *stream.Batch,
 	note func(*stream.Event, []Copy) error) ([]Copy, error) {
 	h.mu.Lock()
@@ -207,7 +206,6 @@ func (f *ChangeFilter) currentUUID(id [16]byte) (now [16]byte, there bool) {
 	}
 }
 
-// clone returns an independent copy.
 func (f *ChangeFilter) clone() *ChangeFilter {
 	c := &ChangeFilter{colls: make(map[[16]byte]*collState, len(f.colls)), names: maps.Clone(f.names),
 		copies: maps.Clone(f.copies), successors: maps.Clone(f.successors), droppedDBs: maps.Clone(f.droppedDBs),

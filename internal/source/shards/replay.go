@@ -107,7 +107,6 @@ func (r *replay) applyDonor(op bson.Raw) {
 	}
 }
 
-// keyOnly returns a document with the shard key fields of a document key.
 func (r *replay) keyOnly(key bson.Raw) bson.Raw {
 	doc := bson.D{}
 	for i := range r.key {
@@ -122,7 +121,6 @@ func (r *replay) keyOnly(key bson.Raw) bson.Raw {
 	return raw
 }
 
-// setPath sets a field at a path.
 func setPath(doc bson.D, path []string, v bson.RawValue) bson.D {
 	i := slices.IndexFunc(doc, func(e bson.E) bool { return e.Key == path[0] })
 	if i < 0 {
@@ -238,12 +236,10 @@ func (r *replay) isElsewhere(key bson.Raw) bool {
 	return named && r.key.OfDocumentKey(&r.scratch, key) && !r.migration.Contains(r.scratch.Values)
 }
 
-// contains reports a document of the chunk.
 func (r *replay) contains(doc bson.Raw) bool {
 	return r.key.Of(&r.scratch, doc) && r.migration.Contains(r.scratch.Values)
 }
 
-// applyUpdate is a document after an update.
 func applyUpdate(doc, o bson.Raw) (bson.Raw, error) {
 	change, err := delta.ParseAs(delta.KindOf(o), o)
 	if err != nil {

@@ -83,7 +83,6 @@ func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) 
 	return g.Wait()
 }
 
-// preparedTxn is a prepared, undecided transaction of a shard.
 type preparedTxn struct {
 	Start    mongo.OpTime `bson:"startOpTime"`
 	Prepared mongo.OpTime `bson:"lastWriteOpTime"`
@@ -129,7 +128,6 @@ func describeWait(shard string, all []preparedTxn) string {
 	return fmt.Sprintf("the decision on a transaction that shard %s prepared at %s", shard, oldest.Prepared)
 }
 
-// Committed returns the latest position that any shard has committed.
 func (c *Cluster) Committed(ctx context.Context) (mongo.OpTime, error) {
 	return c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 }
@@ -174,7 +172,6 @@ func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position
 	return pos
 }
 
-// newToken adds copies and shards to a token of the merged stream.
 func newToken(merged string, at mongo.OpTime, copies []Copy, topology topology, hosts hosts) string {
 	return token{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Copies: copyTokens(copies),
 		Topology: topology, Hosts: hosts}.String()
@@ -205,14 +202,12 @@ func copyTokens(copies []Copy) (all []copyToken) {
 	return all
 }
 
-// resumePoint is where to resume for a consumer at a position.
 type resumePoint struct {
 	from       stream.Position // of the merged stream
 	copies     []Copy
 	knownUntil mongo.OpTime // time of the copies
 }
 
-// parsePosition reads a position's token.
 func parsePosition(pos stream.Position) (resumePoint, error) {
 	if !hasToken(pos) {
 		return resumePoint{from: pos, knownUntil: pos.At}, nil

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// maxLookup is the number of documents per find.
 const maxLookup = 1000
 
 // lacksKey reports a delete without the shard key of its document. Servers of 5.0 log only the _id for
@@ -156,7 +155,6 @@ func (o *txnOrder) deferTail(b *stream.Batch) {
 	b.Events, b.Partial = b.Events[:from], false
 }
 
-// document is one of a collection.
 type document struct{ ns, id string }
 
 // orderCommit orders the events of one time so that each finds the document that it changes. Documents
@@ -223,7 +221,6 @@ func joinMoves(parts [][]stream.Event) (out []stream.Event) {
 	return out
 }
 
-// remains is 0 if the part ends with a delete, else 1.
 func remains(part []stream.Event) int {
 	if part[len(part)-1].Kind == stream.Delete {
 		return 0
@@ -231,7 +228,6 @@ func remains(part []stream.Event) int {
 	return 1
 }
 
-// ofSeveralShards reports events of more than one shard's transaction.
 func ofSeveralShards(events []stream.Event) bool {
 	var first *stream.Transaction
 	for i := range events {

@@ -256,7 +256,6 @@ func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue
 	return doc, nil
 }
 
-// joined adds the document that is kept in parts.
 func joined(ctx context.Context, c *mongo.Cluster, letter bson.Raw) (bson.Raw, error) {
 	id, _ := letter.Lookup("_id").StringValueOK()
 	l, err := (&keptInMongo{c: c}).Get(ctx, id)

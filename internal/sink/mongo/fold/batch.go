@@ -38,10 +38,8 @@ type Batch struct {
 	mem      memory
 }
 
-// NewBatch returns an empty batch.
 func NewBatch() *Batch { return &Batch{byTarget: map[*Target]*Group{}} }
 
-// Empty reports whether the batch has no operations.
 func (b *Batch) Empty() bool { return b.Ops == 0 }
 
 // Reset empties the batch and keeps its memory.

@@ -35,7 +35,6 @@ type Target struct {
 	Contested atomic.Bool     // documents of it were parked: order matters, nothing is kept back
 }
 
-// NewTarget returns the target of a namespace.
 func NewTarget(ns string) *Target {
 	db, coll := mongo.SplitNS(ns)
 	return &Target{Origin: stream.Origin{NS: ns}, DB: db, Coll: coll, Seed: delta.Hash([]byte(ns))}
@@ -79,7 +78,6 @@ type Op struct {
 	Wall int64
 }
 
-// NewOp returns the operation of one event.
 func NewOp(it *Item) (Op, error) {
 	ev := it.Event
 	o := Op{Kind: ev.Kind, ID: ev.Key.ID, Hash: it.Hash, Overlap: it.Overlap, At: ev.At, since: ev.At.TS}
@@ -103,7 +101,6 @@ func NewOp(it *Item) (Op, error) {
 	return o, nil
 }
 
-// Verb names the operation in errors.
 func (o *Op) Verb() string {
 	if o.Kind == stream.Put {
 		return stream.Replace.String()
@@ -111,7 +108,6 @@ func (o *Op) Verb() string {
 	return o.Kind.String()
 }
 
-// Fail returns an error about the operation, on target namespace ns.
 func (o *Op) Fail(what, ns string, err error) error {
 	return fmt.Errorf("%s in %s, _id %s, at %s: %w", what, ns, bsonraw.IDText(o.ID), o.At, err)
 }
@@ -129,7 +125,6 @@ func (o *Op) Made() bson.Raw {
 	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", o.ID).Build())
 }
 
-// Clone copies the operation with its bytes.
 func (o *Op) Clone() Op {
 	c := *o
 	c.owned, c.ID, c.Where, c.Doc = false, bsonraw.Clone(o.ID), bytes.Clone(o.Where), bytes.Clone(o.Doc)

@@ -67,13 +67,11 @@ const (
 	textShape   = "the document on the target has another shape than the update expects"
 )
 
-// conflict returns the error that ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
 	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason,
 		Doc: bsonraw.RawValue(o.ID), Since: o.First()}, hintForeign)
 }
 
-// refusal is why the target does not take a document.
 type refusal struct {
 	cause deadletter.Cause
 	code  int32
@@ -127,7 +125,6 @@ func (g *goal) asLetter(why *refusal) deadletter.Letter {
 	return l
 }
 
-// verdict is what becomes of a refused document.
 type verdict int
 
 const (

@@ -71,7 +71,6 @@ type Resolver struct {
 	repairs map[string]Repaired // by parkID, of those that nobody has asked about
 }
 
-// New returns a resolver.
 func New(o Options) *Resolver {
 	return &Resolver{o: o, skipped: newSkipped(o.Skipped), repairs: map[string]Repaired{}}
 }
@@ -82,7 +81,6 @@ func (r *Resolver) Skips() int64 { return r.skips.Load() }
 // Resolved returns how many parked documents were tried at barriers.
 func (r *Resolver) Resolved() int64 { return r.parked.Load() }
 
-// target describes the target collection of a source collection.
 func (r *Resolver) target(ctx context.Context, of stream.Origin) (*fold.Target, error) {
 	t, err := r.o.Target(ctx, of.NS)
 	if err == nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// KeyOf is Key of a stored document.
 func KeyOf(d stream.Place) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
 
 const (

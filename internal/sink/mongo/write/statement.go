@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// statement is one operation as a command carries it.
 type statement struct {
 	op      *fold.Op
 	doc     []byte // an update's modifiers or the query of a grouped delete, nil for op.Doc
@@ -29,7 +28,6 @@ type statement struct {
 	suspect bool // the document may have a timestamp that the server replaces
 }
 
-// size is roughly the statement's size in a command.
 func (s *statement) size() int {
 	n := max(len(s.doc), len(s.op.Doc))
 	if s.guarded {

@@ -63,7 +63,6 @@ type Writers struct {
 	}
 }
 
-// NewWriters sets defaults.
 func NewWriters(o Options) *Writers {
 	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
 	return &Writers{o: o, routed: o.Target.Info.Kind == mongo.KindSharded}
@@ -100,7 +99,6 @@ type Writer struct {
 	pause   int      // batches until transactions are tried again
 }
 
-// Release returns the writer's connection to the pool.
 func (w *Writer) Release() {
 	if w.conn != nil {
 		w.conn.Release()
@@ -306,7 +304,6 @@ func (ws *Writers) concerns() bson.D {
 	return out
 }
 
-// see records the times of a reply.
 func (ws *Writers) see(reply bsoncore.Document) {
 	t, i, ok := reply.Lookup("operationTime").TimestampOK()
 	if at := (bson.Timestamp{T: t, I: i}); ok {
