@@ -277,39 +277,26 @@ func (j *job) assignable() bool { return j.slice != nil && j.slice.assignable() 
 type budget struct {
 	limit int64
 	used  atomic.Int64
-	turn  chan struct{} // full while somebody waits for room, others wait for their turn
-	freed chan struct{} // full when something has changed since the one in turn has looked
+	queue pace.Queue
 }
 
-func newBudget(limit int64) *budget {
-	return &budget{limit: limit, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
-}
+func newBudget(limit int64) *budget { return &budget{limit: limit, queue: pace.NewQueue()} }
 
 func (b *budget) take(ctx context.Context, n int64) error {
-	select {
-	case b.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-b.turn }()
-	for used := b.used.Load(); used > 0 && used+n > b.limit; used = b.used.Load() {
-		select {
-		case <-b.freed:
-		case <-ctx.Done():
-			return ctx.Err()
+	return b.queue.Wait(ctx, 0, func() bool {
+		used := b.used.Load()
+		if used > 0 && used+n > b.limit {
+			return false
 		}
-	}
-	b.used.Add(n)
-	return nil
+		b.used.Add(n)
+		return true
+	})
 }
 
 // adjust corrects a taken amount by delta. What has arrived counts even beyond the limit.
 func (b *budget) adjust(delta int64) {
 	b.used.Add(delta)
-	select {
-	case b.freed <- struct{}{}:
-	default:
-	}
+	b.queue.Freed()
 }
 
 type pool struct {

@@ -2,7 +2,6 @@ package pace
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,16 +13,16 @@ const longestRest = 5 * time.Second
 // Gate bounds how many operations are under way at once on one side, first come first served. Between Enter and Leave
 // there is one exchange with the server and no other wait. It is safe for concurrent use; nil bounds nothing.
 type Gate struct {
-	wide atomic.Bool // nothing is bounded: the usual case costs no lock
+	wide  atomic.Bool // nothing is bounded: the usual case costs no lock
+	queue Queue
 
 	mu       sync.Mutex
 	load     Load
-	limit    int             // of operations under way, 0 for none
-	held     bool            // nothing begins
-	under    int             // operations that are counted
-	waiting  []chan struct{} // one of each operation that waits for its turn, closed when it has come
-	rested   time.Time       // under Low: when the next may begin
-	changed  chan struct{}   // closed and replaced with each change
+	limit    int           // of operations under way, 0 for none
+	held     bool          // nothing begins
+	under    int           // operations that are counted
+	rested   time.Time     // under Low: when the next may begin
+	changed  chan struct{} // closed and replaced with each change
 	steering steering
 	done     work
 }
@@ -42,7 +41,7 @@ func NewGate(l Load) *Gate {
 	if l == "" {
 		l = Normal
 	}
-	g := &Gate{changed: make(chan struct{})}
+	g := &Gate{queue: NewQueue(), changed: make(chan struct{})}
 	g.SetLoad(l)
 	return g
 }
@@ -105,7 +104,7 @@ func (g *Gate) adjust() {
 		g.rested = time.Time{}
 	}
 	g.wide.Store(g.limit == 0 && !g.held)
-	g.grant()
+	g.queue.Freed()
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
@@ -115,7 +114,7 @@ func (g *Gate) Enter(ctx context.Context) (Pass, error) {
 	if g == nil || g.wide.Load() {
 		return Pass{}, nil
 	}
-	if err := g.queue(ctx); err != nil {
+	if err := g.queue.Wait(ctx, 0, g.begin); err != nil {
 		return Pass{}, err
 	}
 	if err := g.rest(ctx); err != nil {
@@ -156,29 +155,14 @@ func (g *Gate) Do(ctx context.Context, exchange func() (bytes int, err error)) e
 	return err
 }
 
-func (g *Gate) queue(ctx context.Context) error {
-	g.mu.Lock()
-	if len(g.waiting) == 0 && g.room() {
-		g.under++
-		g.mu.Unlock()
-		return nil
-	}
-	turn := make(chan struct{})
-	g.waiting = append(g.waiting, turn)
-	g.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-	}
+func (g *Gate) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.waiting, turn); i >= 0 {
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-	} else { // it has come meanwhile
-		g.release()
+	room := !g.held && (g.limit == 0 || g.under < g.limit)
+	if room {
+		g.under++
 	}
-	return ctx.Err()
+	return room
 }
 
 // rest waits out the pause after the last operation under Low.
@@ -197,19 +181,8 @@ func (g *Gate) rest(ctx context.Context) error {
 	}
 }
 
-// The rest is called with g.mu locked.
-
-func (g *Gate) room() bool { return !g.held && (g.limit == 0 || g.under < g.limit) }
-
+// release is called with g.mu locked.
 func (g *Gate) release() {
 	g.under--
-	g.grant()
-}
-
-func (g *Gate) grant() {
-	for len(g.waiting) > 0 && g.room() {
-		close(g.waiting[0])
-		g.waiting = slices.Delete(g.waiting, 0, 1)
-		g.under++
-	}
+	g.queue.Freed()
 }

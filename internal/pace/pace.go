@@ -103,6 +103,49 @@ func Pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// Queue lets callers wait for a place, first come first served. Its owner knows the places.
+type Queue struct{ turn, freed chan struct{} }
+
+// NewQueue returns an empty queue.
+func NewQueue() Queue { return Queue{turn: make(chan struct{}, 1), freed: make(chan struct{}, 1)} }
+
+// Wait calls enter until it takes a place: in the caller's turn, after each Freed, and at an interval; 0 is none. The
+// only error is ctx's.
+func (q Queue) Wait(ctx context.Context, every time.Duration, enter func() bool) error {
+	select {
+	case q.turn <- struct{}{}: // others wait for that
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-q.turn }()
+	if enter() {
+		return nil
+	}
+	var tick <-chan time.Time
+	if every > 0 {
+		tick = time.Tick(every)
+	}
+	for {
+		select {
+		case <-q.freed:
+		case <-tick:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if enter() {
+			return nil
+		}
+	}
+}
+
+// Freed reports that there may be a place.
+func (q Queue) Freed() {
+	select {
+	case q.freed <- struct{}{}:
+	default: // nobody has looked since the last one
+	}
+}
+
 // Until calls check at an interval until it returns true or an error, or ctx ends.
 func Until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	for {

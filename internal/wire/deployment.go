@@ -18,7 +18,7 @@ import (
 // deployment is a driver's topology, whose connections take slots. A driver's client can use it too.
 type deployment struct {
 	*topology.Topology
-	slots slots
+	slots *slots
 }
 
 // connect starts to monitor the servers. most bounds the connections in use; 0 is no bound.
@@ -34,9 +34,7 @@ func connect(opts *options.ClientOptions, most int) (*deployment, error) {
 	if err := topo.Connect(); err != nil {
 		return nil, fmt.Errorf("wire: connect: %w", err)
 	}
-	d := &deployment{Topology: topo}
-	d.slots.bound(most)
-	return d, nil
+	return &deployment{Topology: topo, slots: newSlots(most)}, nil
 }
 
 // Connect does nothing: clients call it, but the topology is connected.
@@ -45,7 +43,7 @@ func (d *deployment) Connect() error { return nil }
 func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSelector) (driver.Server, error) {
 	srv, err := d.Topology.SelectServer(ctx, sel)
 	if selected, ok := srv.(*topology.SelectedServer); err == nil && ok {
-		return &server{SelectedServer: selected, slots: &d.slots}, nil
+		return &server{SelectedServer: selected, slots: d.slots}, nil
 	}
 	return srv, err
 }

@@ -14,6 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
+
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Pool selects servers of one deployment and hands out the driver's connections to them. It is safe for concurrent
@@ -256,73 +258,51 @@ func (p *Pool) selectionTimeout() time.Duration {
 
 // slots bound how many connections are in use at once. It is safe for concurrent use.
 type slots struct {
-	mu      sync.Mutex
-	most    int // 0 is without a bound
-	beyond  int // how many more there are, until most would do
-	used    int
-	waiting []chan struct{} // first come first served; closed when the slot is taken
-	moved   time.Time       // when a slot was taken or given back last
+	queue  pace.Queue
+	mu     sync.Mutex
+	most   int // 0 is without a bound
+	beyond int // how many more there are, until most would do
+	used   int
+	moved  time.Time // when a slot was taken or given back last
 }
 
 // standstill is the time without a slot taken or given back after which callers get one more: an owner may wait for
 // another connection.
 const standstill = 5 * time.Second
 
+func newSlots(most int) *slots { return &slots{queue: pace.NewQueue(), most: most} }
+
 // take waits for a slot. The only error is ctx's.
 func (s *slots) take(ctx context.Context) error {
-	s.mu.Lock()
-	if len(s.waiting) == 0 && s.room() {
-		s.takeOne()
-		s.mu.Unlock()
-		return nil
-	}
-	turn := make(chan struct{})
-	s.waiting = append(s.waiting, turn)
-	s.mu.Unlock()
-	tick := time.NewTicker(standstill / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-turn:
-			return nil
-		case <-tick.C:
-			s.unblock()
-		case <-ctx.Done():
-			return s.leave(ctx, turn)
+	const look = standstill / 4
+	began := time.Now()
+	return s.queue.Wait(ctx, look, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.room() && time.Since(began) >= look && time.Since(s.moved) >= standstill {
+			s.beyond = s.used + 1 - s.most
 		}
-	}
+		room := s.room()
+		if room {
+			s.move(1)
+		}
+		return room
+	})
 }
 
 func (s *slots) force() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.takeOne()
-}
-
-func (s *slots) leave(ctx context.Context, turn chan struct{}) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := slices.Index(s.waiting, turn); i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
-	} else { // it has come meanwhile
-		s.giveOne()
-	}
-	return ctx.Err()
-}
-
-func (s *slots) unblock() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting) > 0 && time.Since(s.moved) >= standstill {
-		s.beyond = s.used + 1 - s.most
-		s.grant()
-	}
+	s.move(1)
 }
 
 func (s *slots) give() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.giveOne()
+	if s.move(-1); s.used < s.most {
+		s.beyond = 0
+	}
+	s.queue.Freed()
 }
 
 // spare reports more slots in use than allowed.
@@ -337,31 +317,11 @@ func (s *slots) bound(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most, s.beyond = most, 0
-	s.grant()
+	s.queue.Freed()
 }
 
 // The rest is called with mu locked.
 
 func (s *slots) room() bool { return s.most <= 0 || s.used < s.most+s.beyond }
 
-func (s *slots) takeOne() {
-	s.used++
-	s.moved = time.Now()
-}
-
-func (s *slots) giveOne() {
-	s.used--
-	s.moved = time.Now()
-	if s.used < s.most {
-		s.beyond = 0
-	}
-	s.grant()
-}
-
-func (s *slots) grant() {
-	for len(s.waiting) > 0 && s.room() {
-		close(s.waiting[0])
-		s.waiting = slices.Delete(s.waiting, 0, 1)
-		s.takeOne()
-	}
-}
+func (s *slots) move(by int) { s.used, s.moved = s.used+by, time.Now() }
