@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/testseed"
 )
@@ -522,7 +523,7 @@ func lettersOfEqualIDs(t *testing.T, p pair, traits mongosink.Traits, create bso
 				if single {
 					o.Sizes.BatchOps, s.batch = 1, 300
 				}
-				o.Source.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value,
+				o.Source.Reread = func(ctx context.Context, _ stream.Origin, id bsoncore.Value,
 					_ mongo.OpTime) (mongosink.Reread, error) {
 					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id",
 						Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()

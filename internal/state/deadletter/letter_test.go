@@ -46,10 +46,10 @@ func TestLetterID(t *testing.T) {
 		t.Error("the same refusal has two ids")
 	}
 	for name, l := range map[string]Letter{
-		"type":      {NS: "a.b", DocID: id(1.0), At: at},
-		"namespace": {NS: "a.c", DocID: id(1), At: at},
-		"position":  {NS: "a.b", DocID: id(1), At: mongo.OpTime{TS: bson.Timestamp{T: 7, I: 2}}},
-		"removed":   {NS: "a.b", DocID: id(1), At: at, State: Removed},
+		"type":      {Origin: stream.Origin{NS: "a.b"}, DocID: id(1.0), At: at},
+		"namespace": {Origin: stream.Origin{NS: "a.c"}, DocID: id(1), At: at},
+		"position":  {Origin: stream.Origin{NS: "a.b"}, DocID: id(1), At: mongo.OpTime{TS: bson.Timestamp{T: 7, I: 2}}},
+		"removed":   {Origin: stream.Origin{NS: "a.b"}, DocID: id(1), At: at, State: Removed},
 	} {
 		got := letterID("j", l)
 		if other, ok := seen[got]; ok {
