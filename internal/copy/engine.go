@@ -285,7 +285,8 @@ func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []by
 	if to == nil || o.LeftOut == nil {
 		return to
 	}
-	u := transform.Unmapped{Origin: stream.Origin{NS: c.Target, Source: c.Source.NS, UUID: c.Source.UUID}, At: at, Until: at}
+	u := transform.Unmapped{Origin: stream.Origin{NS: c.Target, Source: c.Source.NS, UUID: c.Source.UUID},
+		At: at, Until: at}
 	return func(dst, doc []byte) ([]byte, error) {
 		out, err := to(dst, doc)
 		why, unmapped := transform.Unmappable(err)

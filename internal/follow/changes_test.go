@@ -352,7 +352,8 @@ func TestLeaves(t *testing.T) {
 	letters := deadletter.Over(keeper{}, "job")
 	id := bsonraw.IDOf(kit.Raw(kit.D("_id", 1)))
 	why := errors.New("no number")
-	u := transform.Unmapped{Origin: stream.Origin{NS: "d.c", Source: "d.c"}, ID: id, Doc: kit.Raw(kit.D("_id", 1)), At: at(1), Err: why}
+	u := transform.Unmapped{Origin: stream.Origin{NS: "d.c", Source: "d.c"}, ID: id, Doc: kit.Raw(kit.D("_id", 1)),
+		At: at(1), Err: why}
 	if Leaves(letters, deadletter.Stop, log) != nil {
 		t.Error("there is nothing to look after")
 	}

@@ -105,7 +105,8 @@ func letter(ns string, id, v any, state deadletter.State) deadletter.Letter {
 	}
 	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte{1, 2, 3, 15: 0}}
 	other := bson.RawValue{Type: bson.TypeBoolean, Value: []byte{1}}
-	return deadletter.Letter{Origin: stream.Origin{NS: ns, Source: "s." + ns, UUID: uuid}, State: state, Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"),
+	return deadletter.Letter{Origin: stream.Origin{NS: ns, Source: "s." + ns, UUID: uuid}, State: state,
+		Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"),
 		Doc: raw, At: at(5), Until: at(9),
 		Reason: "no room", Code: 11000, Index: "v_1", Other: other}
 }

@@ -431,7 +431,8 @@ func cleared(t T, s Setup) {
 	for _, one := range []bench{b, other} {
 		b.ok(one.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}))
 		b.ok(one.SaveCatalog(t.Context(), []state.Mapped{named("d.c", "d.c")}))
-		b.ok(one.SaveSkipped(t.Context(), []stream.Place{{Origin: stream.Origin{NS: "d.c"}, ID: doc(1).Lookup("v"), At: at(1)}}))
+		b.ok(one.SaveSkipped(t.Context(), []stream.Place{
+			{Origin: stream.Origin{NS: "d.c"}, ID: doc(1).Lookup("v"), At: at(1)}}))
 	}
 	b.ok(b.Clear(t.Context()))
 	for _, one := range []struct {

@@ -64,8 +64,9 @@ func TestLetterID(t *testing.T) {
 func TestOptionalFields(t *testing.T) {
 	some := bson.RawValue{Type: bson.TypeString, Value: bsoncore.AppendString(nil, "x")}
 	id := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "x")}
-	full := Letter{ID: "l", DocID: id, Doc: kit.Raw(bson.D{{Key: "_id", Value: "x"}}), Origin: stream.Origin{NS: "d.c", Source: "d.c",
-		UUID: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}},
+	full := Letter{ID: "l", DocID: id, Doc: kit.Raw(bson.D{{Key: "_id", Value: "x"}}),
+		Origin: stream.Origin{NS: "d.c", Source: "d.c",
+			UUID: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}},
 		Target: &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}, Index: "k_1", Other: some}
 	write := func(l Letter) (set, unset bson.Raw) {
 		var update bson.RawValue

@@ -127,8 +127,8 @@ func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadlette
 
 // inWay returns the dead letter of a document that is in the way of g.
 func (g *goal) inWay(s deadletter.State, id bsonraw.ID, doc []byte, what string) deadletter.Letter {
-	return deadletter.Letter{Origin: stream.Origin{NS: g.Target.NS}, State: s, Cause: deadletter.CauseInWay, DocID: id, Doc: doc,
-		Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
+	return deadletter.Letter{Origin: stream.Origin{NS: g.Target.NS}, State: s, Cause: deadletter.CauseInWay,
+		DocID: id, Doc: doc, Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
 }
 
 // returning returns dead letters with the source's state of removed documents, to be retried later.

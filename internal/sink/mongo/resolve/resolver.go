@@ -279,7 +279,8 @@ func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.
 	g := &goal{Document: &Document{Target: t, ID: bsonraw.IDOf(ours)}, at: c.At}
 	err := r.takeOff(ctx, g, nil, func(ctx context.Context) ([]deadletter.Letter, error) {
 		l := deadletter.Letter{Origin: stream.Origin{NS: t.NS}, State: deadletter.Open, Cause: deadletter.CauseKey,
-			DocID: g.ID, Doc: ours, At: c.At, Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index, Other: theirs.Lookup("_id")}
+			DocID: g.ID, Doc: ours, At: c.At, Reason: c.Reason, Code: mongo.CodeDuplicateKey, Index: c.Index,
+			Other: theirs.Lookup("_id")}
 		return []deadletter.Letter{l}, r.w.DeleteIn(ctx, g.document())
 	})
 	if err != nil {

@@ -281,5 +281,6 @@ func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op)
 	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS,
 		"documentId", bsonraw.IDText(lost.ID), "position", lost.At)
 	return r.o.Letters.Write(ctx, deadletter.Letter{Origin: stream.Origin{NS: t.NS},
-		State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc, At: now.From, Until: now.Until, Reason: textMissing})
+		State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc, At: now.From,
+		Until: now.Until, Reason: textMissing})
 }
