@@ -65,9 +65,7 @@ func known(documentKey []byte, path string) (bsoncore.Value, bool) {
 // appendEqual appends path: {$eq: v}, as a server takes an object with a dollar for an operator.
 func appendEqual(dst []byte, path string, v bsoncore.Value) []byte {
 	i, dst := bsoncore.AppendDocumentElementStart(dst, path)
-	dst = bsoncore.AppendValueElement(dst, "$eq", v)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(bsoncore.AppendValueElement(dst, "$eq", v), i)
 }
 
 // AppendEquals appends the key of a document to a query that has the _id.
@@ -86,8 +84,7 @@ func (k Key) AppendCollation(dst []byte) []byte {
 		return dst
 	}
 	i, dst := bsoncore.AppendDocumentElementStart(dst, "collation")
-	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendStringElement(dst, "locale", "simple"), i)
-	return dst
+	return bsonraw.Close(bsoncore.AppendStringElement(dst, "locale", "simple"), i)
 }
 
 // Of returns the document key of an oplog entry, with dotted names, if it has all fields of the key,
@@ -142,8 +139,7 @@ func (k Key) At(doc []byte) []byte {
 	for _, p := range k.paths {
 		dst = bsoncore.AppendValueElement(dst, p, value(doc, p))
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // Fields is the projection for At.
@@ -167,12 +163,8 @@ func (k Key) AppendElsewhere(dst, doc []byte) []byte {
 	for _, p := range k.paths {
 		dst = appendEqual(dst, p, value(doc, p))
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, here)
-	dst, _ = bsoncore.AppendArrayEnd(dst, nor)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
-	dst = bsoncore.AppendInt32Element(dst, "limit", 0)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	dst = bsonraw.Close(dst, here, nor, q)
+	return bsonraw.Close(bsoncore.AppendInt32Element(dst, "limit", 0), i)
 }
 
 // Special are top-level fields that a plain write does not store unchanged (observed on 4.4 to 6.0).
@@ -214,15 +206,12 @@ func (k Key) AppendInsert(dst, doc []byte) []byte {
 	dst = k.AppendEquals(appendEqual(dst, "_id", bsonraw.IDOf(doc)), doc)
 	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
 	dst = bsoncore.AppendDocumentElement(dst, "0", bsoncore.NewDocumentBuilder().Build())
-	dst, _ = bsoncore.AppendArrayEnd(dst, nor)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	dst = bsonraw.Close(dst, nor, q)
 	u, dst := bsoncore.AppendArrayElementStart(dst, "u")
 	stage, dst := bsoncore.AppendDocumentElementStart(dst, "0")
 	repl, dst := bsoncore.AppendDocumentElementStart(dst, "$replaceWith")
 	dst = bsoncore.AppendDocumentElement(dst, "$literal", doc)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, repl)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, stage)
-	dst, _ = bsoncore.AppendArrayEnd(dst, u)
+	dst = bsonraw.Close(dst, repl, stage, u)
 	return k.endUpsert(dst, i)
 }
 
@@ -232,15 +221,13 @@ func (k Key) AppendReplacement(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
 	dst = k.AppendEquals(appendEqual(dst, "_id", bsonraw.IDOf(doc)), doc)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	dst = bsonraw.Close(dst, q)
 	dst = bsoncore.AppendDocumentElement(dst, "u", doc)
 	return k.endUpsert(dst, i)
 }
 
 func (k Key) endUpsert(dst []byte, i int32) []byte {
-	dst = k.AppendCollation(bsoncore.AppendBooleanElement(dst, "upsert", true))
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(k.AppendCollation(bsoncore.AppendBooleanElement(dst, "upsert", true)), i)
 }
 
 // AppendDelete appends a statement that deletes the document with the _id of doc, or with an equal one
@@ -250,9 +237,8 @@ func AppendDelete(dst, doc []byte) []byte { return appendDelete(dst, bsonraw.IDO
 func appendDelete(dst []byte, id bsonraw.ID) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst, _ = bsoncore.AppendDocumentEnd(appendEqual(dst, "_id", id), q)
-	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendInt32Element(dst, "limit", 1), i)
-	return dst
+	dst = bsonraw.Close(appendEqual(dst, "_id", id), q)
+	return bsonraw.Close(bsoncore.AppendInt32Element(dst, "limit", 1), i)
 }
 
 func Delete(coll string, id bsonraw.ID) bson.D {

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/query"
 )
 
@@ -58,8 +59,7 @@ func (s Settings) append(dst []byte, operator string, at int64) []byte {
 	for n, one := range s {
 		dst = bsoncore.AppendDocumentElement(dst, strconv.Itoa(n), one.expired(at))
 	}
-	dst, _ = bsoncore.AppendArrayEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // expired is the filter of expired documents. Dates are compared with dates only.

@@ -98,8 +98,7 @@ func mark(strategy Strategy, rid int64, id bsoncore.Value) bson.Raw {
 		d = bsoncore.AppendInt64Element(d, "r", rid)
 	}
 	d = bsoncore.AppendValueElement(d, "_id", id)
-	d, _ = bsoncore.AppendDocumentEnd(d, i)
-	return d
+	return bsonraw.Close(d, i)
 }
 
 // Record returns the record id of a bound or position, 0 for none.

@@ -100,8 +100,7 @@ func appendUnmapped(dst, doc []byte, why string) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendValueElement(dst, "_id", bsonraw.IDOf(doc))
 	dst = bsoncore.AppendStringElement(dst, unmappedField, why)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // IsUnmapped reports what Comparer makes of a document that cannot be mapped.

@@ -82,8 +82,7 @@ func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 	dst = bsoncore.AppendValueElement(dst, "k", key)
 	dst = bsoncore.AppendTimestampElement(dst, "t", at.T.T, at.T.I)
 	dst = bsoncore.AppendInt32Element(dst, "n", at.N)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // Size is at least what Append appends besides the key and the document.
@@ -100,8 +99,7 @@ func Append(dst []byte, v Version) []byte {
 	if v.Doc != nil {
 		dst = bsoncore.AppendDocumentElement(dst, docField, bsoncore.Document(v.Doc))
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // AppendCopy appends the version of a document that was copied, or changed during the copy, which began at start.
@@ -130,10 +128,9 @@ func appendDiff(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	outer, dst := bsoncore.AppendDocumentElementStart(dst, "diff")
 	set, dst := bsoncore.AppendDocumentElementStart(dst, "u")
 	dst = bsoncore.AppendTimestampElement(dst, atField, at.T, at.I)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
+	dst = bsonraw.Close(dst, set)
 	dst = bsoncore.AppendDocumentElement(dst, "s"+docField, diff.Data)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, outer)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, all)
+	dst = bsonraw.Close(dst, outer, all)
 	return dst, nil
 }
 
@@ -146,16 +143,16 @@ func appendModifiers(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
+	dst = bsonraw.Close(dst, set)
 	if gone := bsonraw.Value(o, "$unset"); gone.Type != 0 {
 		var unset int32
 		unset, dst = bsoncore.AppendDocumentElementStart(dst, "$unset")
 		if dst, err = appendPaths(dst, gone); err != nil {
 			return nil, err
 		}
-		dst, _ = bsoncore.AppendDocumentEnd(dst, unset)
+		dst = bsonraw.Close(dst, unset)
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, all)
+	dst = bsonraw.Close(dst, all)
 	return dst, nil
 }
 

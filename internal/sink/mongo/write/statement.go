@@ -11,6 +11,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
@@ -55,8 +56,7 @@ func (s *statement) append(dst []byte, command string, t *fold.Target) []byte {
 		dst = s.appendQuery(dst, t)
 	}
 	dst = bsoncore.AppendInt32Element(dst, "limit", limit)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 func (s *statement) appendUpdate(dst []byte, t *fold.Target) []byte {
@@ -76,8 +76,7 @@ func (s *statement) appendUpdate(dst []byte, t *fold.Target) []byte {
 	if upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 func (s *statement) appendQuery(dst []byte, t *fold.Target) []byte {
@@ -96,8 +95,7 @@ func (s *statement) appendQuery(dst []byte, t *fold.Target) []byte {
 	if s.op.Wall != 0 {
 		dst = t.Expiry.AppendLive(dst, s.op.Wall)
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, qi)
-	return dst
+	return bsonraw.Close(dst, qi)
 }
 
 func (s *statement) whole() bool { return s.op.Kind != stream.Update && s.op.Kind != stream.Delete }
@@ -237,9 +235,7 @@ func (p *plan) appendIn(group []statement) []byte {
 	for i := range group {
 		dst = bsoncore.AppendValueElement(dst, strconv.Itoa(i), group[i].op.ID)
 	}
-	dst, _ = bsoncore.AppendArrayEnd(dst, in)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, id)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	dst = bsonraw.Close(dst, in, id, q)
 	p.buf = dst
 	return dst[start:len(dst):len(dst)]
 }
