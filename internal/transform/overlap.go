@@ -117,10 +117,6 @@ func (s *Set) movedHoles(from, to string) (holes []pattern) {
 	return holes
 }
 
-func all() glob { return glob{text: "*", any: true} }
-
-func exactly(name string) glob { return glob{text: Literal(name), literal: name} }
-
 // The wildcards among the runes of a glob.
 const (
 	star rune = -1 - iota

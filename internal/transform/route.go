@@ -32,6 +32,8 @@ type Route struct {
 	filter, skip, fields, softDelete int      // indexes of the rules, below 0 for none
 }
 
+const maxKnown = 1 << 16
+
 type routes struct {
 	mu  sync.RWMutex
 	all map[string]*Route

@@ -3,11 +3,8 @@ package transform
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"math/bits"
 	"slices"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -70,8 +67,6 @@ func NewStage(rules *Set, from stream.Position, counters *Counters, leaves LeftO
 
 // Copies sets the source of CopyEnd; without it there were no copies.
 func (st *Stage) Copies(c Copies) { st.copies = c }
-
-const maxKnown = 1 << 16
 
 // Batch removes events that are not kept, and gives the others their route. Schema changes keep the
 // source's names: a rename may cross the edge of what is kept. It returns the indexes of undecided
@@ -373,16 +368,4 @@ func mark(ev *stream.Event, field string, made *arena) {
 		AppendDocument("diff", bsoncore.NewDocumentBuilder().
 			AppendDocument("i", bsoncore.NewDocumentBuilder().AppendValue(field, date).Build()).Build()).Build()
 	ev.Kind, ev.Form, ev.Doc = stream.Update, delta.Diff, bson.Raw(made.take(append(made.room(len(change)), change...)))
-}
-
-func parseSoftDelete(field string) (string, string, error) {
-	switch {
-	case field == "":
-		return "", "", errors.New("the field after the = is missing")
-	case field == "_id" || strings.ContainsAny(field, ".$;\x00"):
-		return "", "",
-			fmt.Errorf("%q cannot be the field, which stands at the top level, is not _id, and has no dot, dollar or semicolon",
-				field)
-	}
-	return field, field, nil
 }
