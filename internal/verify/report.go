@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -280,4 +281,16 @@ func (p *Pair) expects(kind Kind, expired func() bool) bool {
 		return p.Skips.Has(made)
 	}
 	return p.Skips.Has(changed)
+}
+
+func apart(docs []byte) (all [][]byte) {
+	for len(docs) >= 4 {
+		n := int(binary.LittleEndian.Uint32(docs))
+		if n < 5 || n > len(docs) {
+			break
+		}
+		all = append(all, docs[:n:n])
+		docs = docs[n:]
+	}
+	return all
 }
