@@ -246,17 +246,14 @@ func Answer(err error) (e wire.WriteError, ok bool) {
 	if err == nil || mongo.Classify(err) == mongo.ClassRetry {
 		return e, false
 	}
-	var le driver.LabeledError
-	if errors.As(err, &le) && le.HasErrorLabel("TransientTransactionError") {
+	if le, ok := errors.AsType[driver.LabeledError](err); ok && le.HasErrorLabel("TransientTransactionError") {
 		return e, false
 	}
-	var we driver.WriteException
-	if errors.As(err, &we) && len(we.WriteErrors) > 0 {
+	if we, ok := errors.AsType[driver.WriteException](err); ok && len(we.WriteErrors) > 0 {
 		first := we.WriteErrors[0]
 		return wire.WriteError{Code: int32(first.Code), Message: first.Message, Raw: first.Raw}, true
 	}
-	var ce driver.CommandError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[driver.CommandError](err); ok {
 		return wire.WriteError{Code: ce.Code, Message: ce.Message, Raw: ce.Raw}, true
 	}
 	return e, false

@@ -208,8 +208,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 }
 
 func (f *follower) standing(err error) error {
-	var c *mongosink.ConflictError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*mongosink.ConflictError](err); ok {
 		c.Applied, c.Sent = f.sink.Applied().At, mongo.MaxOpTime(f.overlapEnd, f.sink.Sent())
 	}
 	return err

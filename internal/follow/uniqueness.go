@@ -139,8 +139,7 @@ func (f *follower) untangled(ctx context.Context, build func() error) error {
 // conflict with its hint.
 func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failure error) error {
 	var dup docwrite.Duplicate
-	var ce driver.CommandError
-	if mongo.Classify(ic.Err) == mongo.ClassDuplicate && errors.As(ic.Err, &ce) {
+	if ce, ok := errors.AsType[driver.CommandError](ic.Err); ok && mongo.Classify(ic.Err) == mongo.ClassDuplicate {
 		dup = docwrite.ParseDuplicate(ce.Raw)
 	}
 	spec := refusing(ic, dup)

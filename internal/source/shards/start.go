@@ -89,12 +89,9 @@ type preparedTxn struct {
 }
 
 // listPrepared reads a shard's prepared transactions from config.transactions (4.2 and later).
-func listPrepared(ctx context.Context, s Shard) (all []preparedTxn, err error) {
-	cur, err := s.Config("transactions").Find(ctx, bson.D{{Key: "state", Value: "prepared"}})
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
-	return all, mongo.Wrap(err, "list prepared transactions")
+func listPrepared(ctx context.Context, s Shard) ([]preparedTxn, error) {
+	return mongo.ReadAll[preparedTxn](ctx, "list prepared transactions")(
+		s.Config("transactions").Find(ctx, bson.D{{Key: "state", Value: "prepared"}}))
 }
 
 // awaitDecisions waits until a shard has decided all transactions prepared up to a time.

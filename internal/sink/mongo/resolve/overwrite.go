@@ -71,8 +71,7 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 		}
 		return letters, r.w.InsertIn(ctx, g.document())
 	})
-	var reply wire.WriteError
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[wire.WriteError](err); ok {
 		return refusedBy(reply), nil
 	}
 	return nil, err

@@ -346,8 +346,7 @@ func (w *Writer) Exchange(ctx context.Context, docs []Document) (at int, refused
 		}
 		return nil
 	})
-	var reply wire.WriteError
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[wire.WriteError](err); ok {
 		return at, &reply, nil
 	}
 	return at, nil, err
