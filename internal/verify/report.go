@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -284,13 +284,9 @@ func (p *Pair) expects(kind Kind, expired func() bool) bool {
 }
 
 func apart(docs []byte) (all [][]byte) {
-	for len(docs) >= 4 {
-		n := int(binary.LittleEndian.Uint32(docs))
-		if n < 5 || n > len(docs) {
-			break
-		}
-		all = append(all, docs[:n:n])
-		docs = docs[n:]
+	doc, docs, ok := bsoncore.ReadDocument(docs)
+	for ; ok; doc, docs, ok = bsoncore.ReadDocument(docs) {
+		all = append(all, doc)
 	}
 	return all
 }
