@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -81,9 +82,9 @@ type Sink interface {
 	Renamed(from, to string, at mongo.OpTime)
 	StartCapped(ns string, start mongosink.CappedStart)
 	Skipped() (list []stream.Place, version int)
-	Untangle(context.Context, mongosink.Clash) error
+	Untangle(context.Context, resolve.Clash) error
 	Hold(context.Context, deadletter.Letter) (why string, err error)
-	Repaired(ns string, id bsonraw.ID) mongosink.Repaired
+	Repaired(ns string, id bsonraw.ID) resolve.Repaired
 }
 
 // Schema is the part of schema.Target that a run uses.
@@ -208,7 +209,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 }
 
 func (f *follower) standing(err error) error {
-	if c, ok := errors.AsType[*mongosink.ConflictError](err); ok {
+	if c, ok := errors.AsType[*resolve.ConflictError](err); ok {
 		c.Applied, c.Sent = f.sink.Applied().At, mongo.MaxOpTime(f.overlapEnd, f.sink.Sent())
 	}
 	return err

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -218,34 +218,34 @@ func (s *Source) FindRenamed(
 // Reread reads a document from the source by its collection's UUID: the name
 // may be that of another collection by now.
 func (s *Source) Reread(ctx context.Context, from stream.Origin, id bsoncore.Value,
-	at mongo.OpTime) (mongosink.Reread, error) {
+	at mongo.OpTime) (resolve.Reread, error) {
 	of, err := s.identify(from)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	if r := s.route(from); r.History {
-		return mongosink.Reread{}, mongo.WithHint(
+		return resolve.Reread{}, mongo.WithHint(
 			fmt.Errorf("the target rejects a version of a document of %s", r.Source),
 			"stop other writers to the versions on the target, then start again with --restart")
 	}
 	before, err := s.Committed(ctx, at)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
-	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
+	out := resolve.Reread{From: mongo.MaxOpTime(before.Majority, at)}
 	docs, gone, err := s.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
 	if err != nil {
-		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.NS, err)
+		return resolve.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.NS, err)
 	}
 	if gone {
-		return mongosink.Reread{Gone: true}, nil
+		return resolve.Reread{Gone: true}, nil
 	}
 	if out.Doc, err = s.made(from, docs[0], out.From); err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	after, err := s.Positions(ctx)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	out.Until = after.Last
 	return out, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -28,7 +28,7 @@ func TestReread(t *testing.T) {
 	s := r.options.Source
 	r.docs[1], r.docs[2] = kit.Raw(kit.D("_id", 1, "v", "a")), kit.Raw(kit.D("_id", 2, "v", "b"))
 	from := stream.Origin{NS: "d.c"}
-	read := func(id int32) mongosink.Reread {
+	read := func(id int32) resolve.Reread {
 		t.Helper()
 		got, err := s.Reread(t.Context(), from, bsonraw.IDOf(kit.Raw(kit.D("_id", id))), at(30))
 		if err != nil {

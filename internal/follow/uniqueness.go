@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -159,8 +159,8 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 	if err != nil {
 		return err
 	}
-	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: name, Docs: docs, Reason: ic.Error(), Partial: f.Parts})
-	var conflict *mongosink.ConflictError
+	err = f.sink.Untangle(ctx, resolve.Clash{NS: ic.NS, Index: name, Docs: docs, Reason: ic.Error(), Partial: f.Parts})
+	var conflict *resolve.ConflictError
 	switch {
 	case !errors.As(err, &conflict):
 	case conflict.Sourced:

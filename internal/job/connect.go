@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -242,9 +243,9 @@ func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engi
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
 	o.Targets = targets{s.source.Names, s.dst, s.cat, s.rules, s.counters, s.spec.Mode == ModeIncremental}
 	o.LeavesOut = s.source.Leaves != nil
-	o.Policy = mongosink.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict,
+	o.Policy = resolve.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict,
 		Letters: s.letters}
-	o.Source = mongosink.Source{Reread: s.source.Reread, Has: s.source.OnSource}
+	o.Source = resolve.Source{Reread: s.source.Reread, Has: s.source.OnSource}
 	if s.source.shards != nil {
 		o.Source.Whole = s.source.shards.Whole
 	}

@@ -34,27 +34,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Types of package resolve that are part of this package's interface.
-type (
-	ConflictError = resolve.ConflictError
-	Clash         = resolve.Clash
-	Policy        = resolve.Policy
-	Repaired      = resolve.Repaired
-	Reread        = resolve.Reread
-	Source        = resolve.Source
-)
-
-// Results of Engine.Hold.
-const (
-	RepairNothing = resolve.RepairNothing
-	RepairWritten = resolve.RepairWritten
-	RepairDeleted = resolve.RepairDeleted
-	RepairSame    = resolve.RepairSame
-)
-
-// ErrZeroTimestamp is write.ErrZeroTimestamp.
-var ErrZeroTimestamp = write.ErrZeroTimestamp
-
 // Options configure an Engine.
 type Options struct {
 	Sizes     Sizes
@@ -66,8 +45,8 @@ type Options struct {
 	// change's position follows, so that the position is applied when Schema returns.
 	Schema func(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error
 	// Policy decides about documents that the target refuses. Source answers questions about them.
-	Policy Policy
-	Source Source
+	Policy resolve.Policy
+	Source resolve.Source
 	// Write configures the writers. New sets its Target.
 	Write write.Options
 	Limit *pace.Limiter // throttles the events; nil is none
@@ -270,7 +249,7 @@ func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &sta
 func (e *Engine) Skipped() ([]stream.Place, int) { return e.resolver.Skipped() }
 
 // Untangle makes room for a unique index; see resolve.Resolver. Everything fed must be drained.
-func (e *Engine) Untangle(ctx context.Context, c Clash) error {
+func (e *Engine) Untangle(ctx context.Context, c resolve.Clash) error {
 	return e.resolver.Untangle(ctx, e.barrier(true), c)
 }
 
@@ -291,7 +270,9 @@ func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err
 }
 
 // Repaired returns, once, the result of a Hold. Only the goroutine that feeds may call it.
-func (e *Engine) Repaired(ns string, id bsonraw.ID) Repaired { return e.resolver.Repaired(ns, id) }
+func (e *Engine) Repaired(ns string, id bsonraw.ID) resolve.Repaired {
+	return e.resolver.Repaired(ns, id)
+}
 
 func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {
 	traits, err := e.o.Targets.Traits(ctx, ns)
