@@ -19,6 +19,14 @@ func CloseDocument(dst []byte, start int) []byte {
 	return dst
 }
 
+// Close ends documents and arrays that bsoncore has started at these indexes, the innermost first.
+func Close(dst []byte, starts ...int32) []byte {
+	for _, at := range starts {
+		dst = CloseDocument(dst, int(at))
+	}
+	return dst
+}
+
 // AppendHeader appends the type and the name of an element.
 func AppendHeader[T string | []byte](dst []byte, typ bson.Type, name T) []byte {
 	dst = append(dst, byte(typ))

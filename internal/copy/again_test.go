@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -66,7 +67,7 @@ func TestAgain(t *testing.T) {
 		return len(all) == len(have)+1500
 	})
 	o := small(t, src)
-	o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return dst.ShardKeys(ctx) }
+	o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return schema.ShardKeys(ctx, dst, nil) }
 	e := New(src, dst, newStore(), o)
 	task := taskOf(source(t, src, "again", "c"), ns)
 	task.Again = true

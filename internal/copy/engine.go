@@ -181,7 +181,6 @@ type Engine struct {
 	budget *budget
 }
 
-// New makes an engine that copies from src to dst and keeps progress in store.
 func New(src, dst *mongo.Cluster, store Store, o Options) *Engine {
 	o = o.withDefaults()
 	if len(o.WriteConcern) == 0 {
@@ -286,10 +285,8 @@ func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []by
 	if to == nil || o.LeftOut == nil {
 		return to
 	}
-	u := transform.Unmapped{Target: c.Target, Source: c.Source.NS, At: at, Until: at}
-	if len(c.Source.UUID.Data) == len(u.UUID) {
-		u.UUID = (*[16]byte)(c.Source.UUID.Data)
-	}
+	u := transform.Unmapped{Origin: stream.Origin{NS: c.Target, Source: c.Source.NS, UUID: c.Source.UUID},
+		At: at, Until: at}
 	return func(dst, doc []byte) ([]byte, error) {
 		out, err := to(dst, doc)
 		why, unmapped := transform.Unmappable(err)

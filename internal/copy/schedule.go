@@ -3,14 +3,179 @@ package copy
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
 )
+
+const maxSlices = 4096
+
+// collection plans, and reads a single slice at once.
+func (r *reader) collection(ctx context.Context, c *collection) error {
+	r.Owned = c.Owned
+	plan, err := r.plan(ctx, c)
+	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+		plan, err = r.fresh(c, scan.ByID, nil), nil // its one slice finds the collection gone
+	}
+	if err != nil {
+		return fmt.Errorf("plan the copy of %s: %w", c.Source.NS, err)
+	}
+	fresh := plan[0].Plan != c.generation
+	ss := c.adopt(r.run, plan)
+	if fresh && len(plan) > 1 {
+		// What one of them has done counts only when the states of all are there.
+		r.unsaved(ss...)
+	}
+	if len(ss) == 1 {
+		return r.slice(ctx, ss[0])
+	}
+	var jobs []job
+	for _, s := range ss {
+		jobs = append(jobs, s.job())
+	}
+	r.jobs.push(jobs...)
+	return nil
+}
+
+func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plan, c.generation = plan, plan[0].Plan
+	p := &c.progress
+	p.Strategy, p.State = plan[0].Strategy, StateCopying
+	p.Docs, p.Bytes = 0, 0
+	var ss []*slice
+	dropped := false
+	for _, st := range plan {
+		p.Docs += st.Docs
+		p.Bytes += st.Bytes
+		dropped = dropped || st.Dropped
+		if !st.Done {
+			ss = append(ss, newSlice(r, c, st))
+		}
+	}
+	p.Slices, p.SlicesDone = len(plan), len(plan)-len(ss)
+	switch {
+	case len(ss) > 0:
+	case dropped:
+		p.State = StateDropped
+	default:
+		p.State = StateDone
+	}
+	r.e.notify(*p)
+	return ss
+}
+
+func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) {
+	if c.serial() {
+		return r.planSerial(ctx, c)
+	}
+	if c.Range != nil {
+		return r.fresh(c, scan.ByRange, nil), nil
+	}
+	if len(c.plan) > 0 {
+		ok, err := r.CanResume(ctx, &c.Source, c.plan, r.member)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return c.plan, nil
+		}
+		r.e.opts.Log.Warn("record ids of the source member have changed since the copy began; the collection is read again",
+			"collection", c.Source.NS, "member", r.member.Node)
+		c.plan = nil
+	}
+	if c.Source.Bytes > r.e.opts.SmallBytes && c.Source.Count <= 0 && !c.measured {
+		if err := r.measure(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return r.cut(ctx, c)
+}
+
+// planSerial saves the begin before any write: what was begun is not resumed.
+func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, error) {
+	if err := await(ctx, r.ready); err != nil {
+		return nil, err
+	}
+	if c.generation > 0 {
+		if r.e.opts.Recreate == nil {
+			return nil, mongo.WithHint(
+				fmt.Errorf("%s must be copied again, but its target %s cannot be emptied", c.Source.NS, c.Target),
+				"drop the target collection and start the job again with --restart")
+		}
+		if err := r.e.opts.Recreate(ctx, c.Task); err != nil {
+			return nil, fmt.Errorf("empty %s to copy it anew: %w", c.Target, err)
+		}
+	}
+	plan := r.fresh(c, scan.Serial, nil)
+	return plan, r.saveStates(ctx, plan)
+}
+
+func (r *reader) fresh(c *collection, strategy scan.Strategy, bounds []scan.Bound) []scan.Slice {
+	like := scan.Slice{Collection: c.uuid, Plan: c.generation + 1, NS: c.Target, Strategy: strategy}
+	if strategy == scan.ByRecord {
+		like.Member = r.member
+	}
+	return scan.Slices(like, bounds)
+}
+
+// cut makes a new plan, by _id if the source refuses record order.
+func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
+	strategy := scan.ByStorage(&c.Source, r.e.src.Info)
+	if strategy == scan.ByRecord && r.e.noRecords.Load() {
+		strategy = scan.ByID
+	}
+	n := 1
+	if o := &r.e.opts; c.Source.Bytes > o.SmallBytes {
+		// Readers share them and a crash loses little, but each is worth a cursor. A sample above
+		// 5 % of the documents would read the whole collection.
+		enough := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
+		n = int(max(min(enough, maxSlices, c.Source.Count/(25*2)), 1))
+	}
+	bounds, served, err := r.Cut(ctx, &c.Source, strategy, n)
+	if err != nil {
+		return nil, err
+	}
+	if served != strategy {
+		r.e.noRecords.Store(true)
+	}
+	if n > 1 && len(bounds) == 0 {
+		r.e.opts.Log.Warn("the source gives no sample; the collection is copied as one slice", "collection", c.Source.NS)
+	}
+	return r.fresh(c, served, bounds), nil
+}
+
+// newestPlans returns per collection the slices of its newest plan, in order, if complete.
+func newestPlans(states []scan.Slice) (plans map[string][]scan.Slice, generation map[string]int64) {
+	plans, generation = map[string][]scan.Slice{}, map[string]int64{}
+	for _, s := range states {
+		if s.Plan > generation[s.Collection] {
+			generation[s.Collection], plans[s.Collection] = s.Plan, nil
+		}
+		if s.Plan == generation[s.Collection] {
+			plans[s.Collection] = append(plans[s.Collection], s)
+		}
+	}
+	maps.DeleteFunc(plans, func(_ string, p []scan.Slice) bool {
+		slices.SortFunc(p, func(a, b scan.Slice) int { return a.N - b.N })
+		for i, s := range p {
+			if s.N != i || s.Of != len(p) {
+				return true
+			}
+		}
+		return false
+	})
+	return plans, generation
+}
 
 type job struct {
 	size  int64 // expected bytes, large ones first
@@ -112,39 +277,26 @@ func (j *job) assignable() bool { return j.slice != nil && j.slice.assignable() 
 type budget struct {
 	limit int64
 	used  atomic.Int64
-	turn  chan struct{} // full while somebody waits for room, others wait for their turn
-	freed chan struct{} // full when something has changed since the one in turn has looked
+	queue pace.Queue
 }
 
-func newBudget(limit int64) *budget {
-	return &budget{limit: limit, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
-}
+func newBudget(limit int64) *budget { return &budget{limit: limit, queue: pace.NewQueue()} }
 
 func (b *budget) take(ctx context.Context, n int64) error {
-	select {
-	case b.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-b.turn }()
-	for used := b.used.Load(); used > 0 && used+n > b.limit; used = b.used.Load() {
-		select {
-		case <-b.freed:
-		case <-ctx.Done():
-			return ctx.Err()
+	return b.queue.Wait(ctx, 0, func() bool {
+		used := b.used.Load()
+		if used > 0 && used+n > b.limit {
+			return false
 		}
-	}
-	b.used.Add(n)
-	return nil
+		b.used.Add(n)
+		return true
+	})
 }
 
 // adjust corrects a taken amount by delta. What has arrived counts even beyond the limit.
 func (b *budget) adjust(delta int64) {
 	b.used.Add(delta)
-	select {
-	case b.freed <- struct{}{}:
-	default:
-	}
+	b.queue.Freed()
 }
 
 type pool struct {

@@ -43,7 +43,6 @@ func AppendKey(dst []byte, id bsonraw.ID) []byte {
 // KeyOf returns AppendKey as a string.
 func KeyOf(id bsonraw.ID) string { return string(AppendKey(nil, id)) }
 
-// Hash returns the hash of a key.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
 func appendKey(dst []byte, typ bson.Type, val []byte, depth int) []byte {

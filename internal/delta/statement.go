@@ -27,7 +27,6 @@ const (
 	Guarded
 )
 
-// String names the form for logs.
 func (f Form) String() string { return [...]string{"none", "classic", "guarded"}[f] }
 
 // AppendStatement appends the update document {$set, $unset, $push} that has the same effect as

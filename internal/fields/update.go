@@ -24,7 +24,6 @@ const (
 	Nothing
 )
 
-// String names the verdict for logs.
 func (v Verdict) String() string {
 	return [...]string{"state", "unchanged", "translated", "nothing"}[v]
 }

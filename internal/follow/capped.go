@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -271,7 +272,7 @@ func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) erro
 	_, d, _ := delta.AppendTimestampRepair(nil, doc)
 	u, form := delta.AppendStatement(nil, d)
 	if form == delta.None {
-		return mongosink.ErrZeroTimestamp
+		return write.ErrZeroTimestamp
 	}
 	db, name := mongo.SplitNS(c.target)
 	_, err := f.Target.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{

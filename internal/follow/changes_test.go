@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -219,7 +219,7 @@ func TestUntangled(t *testing.T) {
 	}
 	for n := range mostUnclear + 1 {
 		r.fail["build deferred"] = []error{refused("k_1")}
-		r.fail["untangle"] = []error{&mongosink.ConflictError{Undecided: true}}
+		r.fail["untangle"] = []error{&resolve.ConflictError{Undecided: true}}
 		err := f.buildDeferred(t.Context())
 		if retried := mongo.Classify(err) == mongo.ClassRetry; retried != (n < mostUnclear) {
 			t.Errorf("time %d: %v", n, err)
@@ -241,7 +241,7 @@ func TestPartialIndex(t *testing.T) {
 	r.options.Parts = true
 	f := r.start()
 	r.log = nil
-	sourced := &mongosink.ConflictError{Sourced: true}
+	sourced := &resolve.ConflictError{Sourced: true}
 	r.fail["build deferred but 0"], r.fail["untangle"] = []error{refused("k_1")}, []error{sourced}
 	if err := f.buildDeferred(t.Context()); err != nil {
 		t.Fatal(err)
@@ -352,7 +352,8 @@ func TestLeaves(t *testing.T) {
 	letters := deadletter.Over(keeper{}, "job")
 	id := bsonraw.IDOf(kit.Raw(kit.D("_id", 1)))
 	why := errors.New("no number")
-	u := transform.Unmapped{Target: "d.c", Source: "d.c", ID: id, Doc: kit.Raw(kit.D("_id", 1)), At: at(1), Err: why}
+	u := transform.Unmapped{Origin: stream.Origin{NS: "d.c", Source: "d.c"}, ID: id, Doc: kit.Raw(kit.D("_id", 1)),
+		At: at(1), Err: why}
 	if Leaves(letters, deadletter.Stop, log) != nil {
 		t.Error("there is nothing to look after")
 	}

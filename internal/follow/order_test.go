@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -235,8 +235,8 @@ func TestConflictSaysHowFar(t *testing.T) {
 	f := r.start()
 	f.overlapEnd = at(5)
 	r.sink.fed.At = at(17)
-	err := f.standing(fmt.Errorf("write: %w", &mongosink.ConflictError{NS: "d.c"}))
-	c, _ := errors.AsType[*mongosink.ConflictError](err)
+	err := f.standing(fmt.Errorf("write: %w", &resolve.ConflictError{NS: "d.c"}))
+	c, _ := errors.AsType[*resolve.ConflictError](err)
 	if c.Applied != at(10) || c.Sent != at(17) {
 		t.Errorf("applied %v, sent %v", c.Applied, c.Sent)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -25,7 +25,7 @@ const (
 )
 
 // RepairRefused is the outcome of a refused repair.
-const RepairRefused mongosink.Repaired = "refused"
+const RepairRefused resolve.Repaired = "refused"
 
 // Repair is a request to make a document of the target equal to the source's.
 type Repair struct {
@@ -34,8 +34,8 @@ type Repair struct {
 	// had none. The repair is refused if the name belongs to another collection now.
 	UUID    bson.Binary
 	ID      bsonraw.ID
-	Outcome mongosink.Repaired // empty while open
-	Why     string             // reason of a refusal
+	Outcome resolve.Repaired // empty while open
+	Why     string           // reason of a refusal
 
 	begun bool
 }
@@ -110,7 +110,7 @@ func (r *Repairs) begin(one *Repair) {
 	one.begun = true
 }
 
-func (r *Repairs) end(one *Repair, how mongosink.Repaired, why string) {
+func (r *Repairs) end(one *Repair, how resolve.Repaired, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one.Outcome, one.Why = how, why
@@ -209,7 +209,8 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	if c, _, _ := f.Letters.CaseOf(one.Target, one.ID); c.State == deadletter.Held {
 		return nil, "", nil
 	}
-	now, err := f.Source.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
+	of := stream.Origin{NS: one.Target, Source: name.NS}
+	now, err := f.Source.Reread(ctx, of, one.ID, at)
 	switch {
 	case err != nil:
 		return nil, "", err
@@ -218,8 +219,7 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	case now.Doc == nil && deletes != "":
 		return nil, "the source has no such document, and " + deletes, nil
 	}
-	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until,
-		Source: name.NS}, "", nil
+	return &deadletter.Letter{Origin: of, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until}, "", nil
 }
 
 // mayRepair returns why no document of a collection can be written, and why none can be deleted; "" if
@@ -254,7 +254,7 @@ func (f *follower) repaired(one *Repair) {
 	switch {
 	case !disputed:
 		how, why := f.sink.Repaired(one.Target, one.ID), ""
-		if how == mongosink.RepairNothing {
+		if how == resolve.RepairNothing {
 			how, why = RepairRefused, "its collection was dropped or renamed meanwhile: verify again"
 		}
 		f.endRepair(one, how, why)
@@ -263,7 +263,7 @@ func (f *follower) repaired(one *Repair) {
 	}
 }
 
-func (f *follower) endRepair(one *Repair, how mongosink.Repaired, why string) {
+func (f *follower) endRepair(one *Repair, how resolve.Repaired, why string) {
 	f.Repairs.end(one, how, why)
 	of := []any{"ns", one.Target, "documentId", bsonraw.IDText(one.ID)}
 	if how == RepairRefused {

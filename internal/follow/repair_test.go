@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -41,9 +41,9 @@ func TestRepair(t *testing.T) {
 	if begun, next := f.Repairs.some(); len(begun) != 2 || len(next) != 0 {
 		t.Errorf("%d begun, %d to begin", len(begun), len(next))
 	}
-	r.sink.outcome = mongosink.RepairDeleted
-	if err := f.emit(t.Context(), batch(13)); err != nil || list[0].Outcome != mongosink.RepairDeleted ||
-		list[1].Outcome != mongosink.RepairDeleted {
+	r.sink.outcome = resolve.RepairDeleted
+	if err := f.emit(t.Context(), batch(13)); err != nil || list[0].Outcome != resolve.RepairDeleted ||
+		list[1].Outcome != resolve.RepairDeleted {
 		t.Errorf("%v: %+v", err, list[0])
 	}
 	select {
@@ -51,7 +51,7 @@ func TestRepair(t *testing.T) {
 	default:
 		t.Error("nobody learns of the outcome")
 	}
-	if now, open, _ := f.Repairs.Look(list); open != 0 || now[0].Outcome != mongosink.RepairDeleted {
+	if now, open, _ := f.Repairs.Look(list); open != 0 || now[0].Outcome != resolve.RepairDeleted {
 		t.Errorf("%d open: %+v", open, now)
 	}
 }
@@ -156,7 +156,7 @@ func TestRepairWaits(t *testing.T) {
 	if err := f.emit(t.Context(), batch(21)); err != nil || len(r.sink.deferred) != repairsAtOnce {
 		t.Errorf("%v: %d at once", err, len(r.sink.deferred))
 	}
-	l := deadletter.Letter{NS: "d.c", DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
+	l := deadletter.Letter{Origin: stream.Origin{NS: "d.c"}, DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
 	if err := f.Letters.Write(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}

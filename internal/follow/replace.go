@@ -176,7 +176,6 @@ func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	return r.ordered(ctx)
 }
 
-// ordered reports whether the target's collection is capped and was not copied since.
 func (r *rewriting) ordered(ctx context.Context) (bool, error) {
 	if one, _ := r.Source.Names.Source(r.route.Source); !one.Copied.Before(r.ev.At) {
 		return false, nil
@@ -198,7 +197,6 @@ func (r *rewriting) ids() bson.D {
 	return fields
 }
 
-// emitAll sends events at the command's position through the rules to the sink.
 func (r *rewriting) emitAll(ctx context.Context, events []stream.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -318,7 +316,6 @@ func alike(docs []bson.Raw) bson.D {
 	return bson.D{{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}}
 }
 
-// remove emits deletes of the target's documents that the command did not write.
 func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	docs = slices.DeleteFunc(docs, func(doc bson.Raw) bool {
 		_, marked := bsonraw.Field(doc, r.route.SoftDelete)
@@ -342,7 +339,6 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	return r.emitAll(ctx, events)
 }
 
-// ended is remove for a collection with history.
 func (r *rewriting) ended(ctx context.Context) error {
 	c := chunk{next: r.remove}
 	err := r.on.Last(ctx, r.route.Target, r.end(), func(version bson.Raw) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
@@ -228,11 +229,11 @@ type sink struct {
 	fed      stream.Position
 	skipped  int
 	deferred []deadletter.Letter
-	outcome  mongosink.Repaired
+	outcome  resolve.Repaired
 	overlap  mongo.OpTime
 	renamed  []string
 	starts   map[string]mongosink.CappedStart
-	clashes  []mongosink.Clash
+	clashes  []resolve.Clash
 }
 
 func (s *sink) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -249,7 +250,7 @@ func (s *sink) Renamed(from, to string, _ mongo.OpTime) {
 func (s *sink) StartCapped(ns string, start mongosink.CappedStart) {
 	s.starts = map[string]mongosink.CappedStart{ns: start}
 }
-func (s *sink) Untangle(_ context.Context, c mongosink.Clash) error {
+func (s *sink) Untangle(_ context.Context, c resolve.Clash) error {
 	s.clashes = append(s.clashes, c)
 	return s.r.step("untangle %s", c.Index)
 }
@@ -257,7 +258,7 @@ func (s *sink) Hold(_ context.Context, l deadletter.Letter) (string, error) {
 	s.deferred = append(s.deferred, l)
 	return "", s.r.step("defer %s", bsonraw.IDText(l.DocID))
 }
-func (s *sink) Repaired(string, bsonraw.ID) mongosink.Repaired { return s.outcome }
+func (s *sink) Repaired(string, bsonraw.ID) resolve.Repaired { return s.outcome }
 
 func (s *sink) Feed(ctx context.Context, b *stream.Batch) error {
 	before := b.Start

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,15 +13,125 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/versions"
+	"github.com/millrace/millrace/internal/wire"
 )
+
+// targetVersions reads the histories of documents on the target. It implements
+// transform.Versions.
+type targetVersions struct {
+	target *mongo.Cluster
+	sink   Sink
+}
+
+func (v targetVersions) Settle(ctx context.Context) error { return v.sink.Drain(ctx) }
+
+func (v targetVersions) Applied() mongo.OpTime { return v.sink.Applied().At }
+
+// together is the number of documents per command: a pipeline has at most 1000 stages.
+const together = 200
+
+func (v targetVersions) Before(ctx context.Context, target string, asked []versions.Asked,
+	most int) (found []bson.Raw, err error) {
+	found = make([]bson.Raw, len(asked))
+	size := 0
+	for from := 0; from < len(asked); from += together {
+		some := asked[from:min(from+together, len(asked))]
+		where := make(map[string]int, len(some))
+		for i, one := range some {
+			where[delta.KeyOf(one.Key)] = from + i
+		}
+		err := v.read(ctx, target, func(coll string) bson.D {
+			return bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, some)},
+				{Key: "cursor", Value: bson.D{}}}
+		}, func(doc []byte) error {
+			one, err := versions.Parse(doc)
+			i, ok := where[delta.KeyOf(one.Key)]
+			if err != nil || !ok {
+				return err
+			}
+			if size += len(doc); size > most && len(asked) > 1 {
+				return transform.ErrTooMuch
+			}
+			found[i] = bytes.Clone(doc)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func (v targetVersions) Last(ctx context.Context, target string, before versions.Position,
+	fn func(version bson.Raw) error) error {
+	newest := versions.NewNewest(before)
+	err := v.read(ctx, target, func(coll string) bson.D {
+		return bson.D{{Key: "find", Value: coll}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}},
+			{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}},
+			{Key: "projection", Value: versions.ShapeFields()}, {Key: "noCursorTimeout", Value: true}}
+	}, func(doc []byte) error {
+		last, err := newest.Add(doc)
+		if err != nil || last == nil {
+			return err
+		}
+		return fn(last)
+	})
+	if last := newest.End(); err == nil && last != nil {
+		err = fn(last)
+	}
+	return err
+}
+
+// read calls fn for the results of a command on the target's primary, which has all writes.
+func (v targetVersions) read(ctx context.Context, target string, command func(coll string) bson.D,
+	fn func(doc []byte) error) error {
+	conn, err := v.target.Pool.Checkout(ctx, wire.Primary())
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	db, coll := mongo.SplitNS(target)
+	cur, err := conn.OpenCursor(ctx, db, command(coll), wire.CursorOptions{})
+	if err != nil {
+		return fmt.Errorf("read %s on the target: %w", target, err)
+	}
+	for {
+		b, err := cur.Next(ctx)
+		if err != nil {
+			return fmt.Errorf("read %s on the target: %w", target, err)
+		}
+		if err := b.Each(fn); err != nil {
+			cur.Close(ctx)
+			return err
+		}
+		if b.Done {
+			return nil
+		}
+	}
+}
+
+// sourceIDs returns the source's _ids of target documents: _ids of versions contain them.
+func (s *Source) sourceIDs(from stream.Origin, ids []bson.RawValue) []bson.RawValue {
+	if !s.route(from).History {
+		return ids
+	}
+	out := make([]bson.RawValue, len(ids))
+	for i, id := range ids {
+		key, _, _ := versions.IsID(bsonraw.FromRaw(id))
+		out[i] = bsonraw.RawValue(key)
+	}
+	return out
+}
 
 // Deployment is a source: a replica set or a sharded cluster.
 type Deployment interface {
@@ -106,35 +217,35 @@ func (s *Source) FindRenamed(
 
 // Reread reads a document from the source by its collection's UUID: the name
 // may be that of another collection by now.
-func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value,
-	at mongo.OpTime) (mongosink.Reread, error) {
+func (s *Source) Reread(ctx context.Context, from stream.Origin, id bsoncore.Value,
+	at mongo.OpTime) (resolve.Reread, error) {
 	of, err := s.identify(from)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	if r := s.route(from); r.History {
-		return mongosink.Reread{}, mongo.WithHint(
+		return resolve.Reread{}, mongo.WithHint(
 			fmt.Errorf("the target rejects a version of a document of %s", r.Source),
 			"stop other writers to the versions on the target, then start again with --restart")
 	}
 	before, err := s.Committed(ctx, at)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
-	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
+	out := resolve.Reread{From: mongo.MaxOpTime(before.Majority, at)}
 	docs, gone, err := s.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
 	if err != nil {
-		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
+		return resolve.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.NS, err)
 	}
 	if gone {
-		return mongosink.Reread{Gone: true}, nil
+		return resolve.Reread{Gone: true}, nil
 	}
 	if out.Doc, err = s.made(from, docs[0], out.From); err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	after, err := s.Positions(ctx)
 	if err != nil {
-		return mongosink.Reread{}, err
+		return resolve.Reread{}, err
 	}
 	out.Until = after.Last
 	return out, nil
@@ -142,7 +253,7 @@ func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.
 
 // made applies the rules to a document of the source: nil if the target should have none. The stream
 // reports documents that cannot be mapped.
-func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
+func (s *Source) made(from stream.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
 	r := s.route(from)
 	if doc == nil || r.Filter != nil && !r.Filter.Match(doc) {
 		return nil, nil
@@ -158,20 +269,20 @@ func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bso
 	return out, err
 }
 
-func (s *Source) route(from mongosink.Origin) *transform.Route {
-	name, _ := s.Names.Target(from.Target)
+func (s *Source) route(from stream.Origin) *transform.Route {
+	name, _ := s.Names.Target(from.NS)
 	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
-func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
-	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
+func (s *Source) identify(from stream.Origin) (of lookup.Collection, err error) {
+	name, _ := s.Names.Target(mongo.SeriesNS(from.NS))
 	source := cmp.Or(from.Source, name.NS)
-	if of.UUID = name.UUID; from.UUID != nil {
-		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}
+	if of.UUID = name.UUID; len(from.UUID.Data) > 0 {
+		of.UUID = from.UUID
 	}
 	if of.DB, _ = mongo.SplitNS(source); of.DB == "" || len(of.UUID.Data) == 0 {
 		err = mongo.WithHint(
-			fmt.Errorf("unknown source collection for %s: the job has seen no change of it", from.Target),
+			fmt.Errorf("unknown source collection for %s: the job has seen no change of it", from.NS),
 			"remove the conflict on the target by hand, then start again")
 	}
 	return of, err
@@ -202,7 +313,7 @@ func (s *Source) find(
 func (s *Source) Read(
 	ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int,
 ) (docs []bson.Raw, until mongo.OpTime, err error) {
-	from, err := s.identify(mongosink.Origin{Target: of.Route.Target, Source: of.NS, UUID: of.UUID})
+	from, err := s.identify(of.Origin())
 	if err != nil {
 		return nil, at, err
 	}
@@ -230,7 +341,7 @@ func (s *Source) Read(
 
 // OnSource reports which documents the source has at a position or later.
 func (s *Source) OnSource(
-	ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime,
+	ctx context.Context, from stream.Origin, ids []bson.RawValue, at mongo.OpTime,
 ) ([]bool, error) {
 	of, err := s.identify(from)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -27,8 +27,8 @@ func TestReread(t *testing.T) {
 	r := newRig(t, transform.Config{Filter: []string{`d.c={"v":"a"}`}})
 	s := r.options.Source
 	r.docs[1], r.docs[2] = kit.Raw(kit.D("_id", 1, "v", "a")), kit.Raw(kit.D("_id", 2, "v", "b"))
-	from := mongosink.Origin{Target: "d.c"}
-	read := func(id int32) mongosink.Reread {
+	from := stream.Origin{NS: "d.c"}
+	read := func(id int32) resolve.Reread {
 		t.Helper()
 		got, err := s.Reread(t.Context(), from, bsonraw.IDOf(kit.Raw(kit.D("_id", id))), at(30))
 		if err != nil {
@@ -56,7 +56,7 @@ func TestReread(t *testing.T) {
 	if got := read(1); !got.Gone {
 		t.Errorf("%+v of a collection that is gone", got)
 	}
-	if _, err := s.Reread(t.Context(), mongosink.Origin{Target: "d.x"}, bsonraw.ID{}, at(30)); mongo.HintOf(err) == "" {
+	if _, err := s.Reread(t.Context(), stream.Origin{NS: "d.x"}, bsonraw.ID{}, at(30)); mongo.HintOf(err) == "" {
 		t.Errorf("of a collection that is not known: %v", err)
 	}
 	h := newRig(t, transform.Config{History: []string{"d.c"}}).options.Source
@@ -111,7 +111,7 @@ func TestOnSource(t *testing.T) {
 		r := newRig(t, config)
 		r.docs[1], r.docs[2] = kit.Raw(kit.D("_id", 1, "v", "a")), kit.Raw(kit.D("_id", 2, "v", "b"))
 		ids := []bson.RawValue{kit.Value(int32(1)), kit.Value(int32(2)), kit.Value(int32(3))}
-		from := mongosink.Origin{Target: "d.c"}
+		from := stream.Origin{NS: "d.c"}
 		has, err := r.options.Source.OnSource(t.Context(), from, ids, at(30))
 		if err != nil || !slices.Equal(has, []bool{true, !filtered, false}) {
 			t.Errorf("filtered %t: %v, %v", filtered, has, err)
@@ -132,14 +132,13 @@ func TestWhichCollection(t *testing.T) {
 	s := newRig(t, transform.Config{}).options.Source
 	s.Names = schema.NewNames([]schema.Name{{NS: "src.c", Target: "d.c", UUID: uuid(1)},
 		{NS: "src.t", Target: "d.t", UUID: uuid(3), Type: schema.TypeTimeSeries}})
-	id := [16]byte{15: 2}
 	for _, c := range []struct {
-		from mongosink.Origin
+		from stream.Origin
 		want lookup.Collection
 	}{
-		{mongosink.Origin{Target: "d.c"}, lookup.Collection{DB: "src", UUID: uuid(1)}},
-		{mongosink.Origin{Target: "d.c", Source: "old.c", UUID: &id}, lookup.Collection{DB: "old", UUID: uuid(2)}},
-		{mongosink.Origin{Target: "d.system.buckets.t"}, lookup.Collection{DB: "src", UUID: uuid(3)}},
+		{stream.Origin{NS: "d.c"}, lookup.Collection{DB: "src", UUID: uuid(1)}},
+		{stream.Origin{NS: "d.c", Source: "old.c", UUID: uuid(2)}, lookup.Collection{DB: "old", UUID: uuid(2)}},
+		{stream.Origin{NS: "d.system.buckets.t"}, lookup.Collection{DB: "src", UUID: uuid(3)}},
 	} {
 		got, err := s.identify(c.from)
 		if err != nil || got.DB != c.want.DB || !got.UUID.Equal(c.want.UUID) {

@@ -3,17 +3,54 @@ package follow
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
+
+// LeftOut keeps documents that the rules cannot map as dead letters. It implements
+// transform.LeftOut.
+type LeftOut struct {
+	*deadletter.Store
+	Stop bool // a document that is not left out already ends the job
+	Log  *slog.Logger
+}
+
+// LeaveOut implements transform.LeftOut.
+func (l LeftOut) LeaveOut(ctx context.Context, u transform.Unmapped) error {
+	if l.Stop && !l.IsUnmapped(u.NS, u.ID) {
+		return u.Err
+	}
+	isNew, err := l.Store.LeaveOut(ctx, deadletter.Letter{Origin: u.Origin, DocID: u.ID, Doc: u.Doc, At: u.At,
+		Until: u.Until, Reason: u.Reason})
+	if isNew && err == nil {
+		l.Log.Warn("document left out: the rules cannot map it", "ns", u.Source,
+			"documentId", bsonraw.IDText(u.ID), "position", u.At, "reason", u.Reason,
+			"in", mongo.StateDB+"."+deadletter.Collection)
+	}
+	return err
+}
+
+// Leaves returns the keeper of documents that the rules cannot map, nil if they end the job. Documents
+// that an earlier run left out are always kept.
+func Leaves(letters *deadletter.Store, policy deadletter.Policy, log *slog.Logger) transform.LeftOut {
+	stop := policy != deadletter.Skip && policy != deadletter.Overwrite
+	if stop && !letters.AnyUnmapped() {
+		return nil
+	}
+	return LeftOut{letters, stop, log}
+}
 
 // mostDuplicates bounds the duplicate keys of one index build, each of which costs a scan.
 const mostDuplicates = 1000
@@ -102,8 +139,7 @@ func (f *follower) untangled(ctx context.Context, build func() error) error {
 // conflict with its hint.
 func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failure error) error {
 	var dup docwrite.Duplicate
-	var ce driver.CommandError
-	if mongo.Classify(ic.Err) == mongo.ClassDuplicate && errors.As(ic.Err, &ce) {
+	if ce, ok := errors.AsType[driver.CommandError](ic.Err); ok && mongo.Classify(ic.Err) == mongo.ClassDuplicate {
 		dup = docwrite.ParseDuplicate(ce.Raw)
 	}
 	spec := refusing(ic, dup)
@@ -123,8 +159,8 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 	if err != nil {
 		return err
 	}
-	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: name, Docs: docs, Reason: ic.Error(), Partial: f.Parts})
-	var conflict *mongosink.ConflictError
+	err = f.sink.Untangle(ctx, resolve.Clash{NS: ic.NS, Index: name, Docs: docs, Reason: ic.Error(), Partial: f.Parts})
+	var conflict *resolve.ConflictError
 	switch {
 	case !errors.As(err, &conflict):
 	case conflict.Sourced:

@@ -172,7 +172,6 @@ func (w *assigner) Next(shard string) (a *copy.Assignment, more bool) {
 	return a, more
 }
 
-// Report takes what has become of slices. See assign.Work.
 func (w *assigner) Report(ctx context.Context, m *assign.Member[*copy.Assignment],
 	r *copyReport) (again bool, err error) {
 	switch {

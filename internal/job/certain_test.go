@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
@@ -93,9 +92,7 @@ func (h *heldBack) asked(question func(context.Context) (bool, error)) <-chan bo
 }
 
 func (h *heldBack) reread(ctx context.Context) (bool, error) {
-	var uuid [16]byte
-	copy(uuid[:], h.uuid.Data)
-	r, err := job.Source(h.j).Reread(ctx, mongosink.Origin{Target: "certain.c", Source: "certain.c", UUID: &uuid},
+	r, err := job.Source(h.j).Reread(ctx, stream.Origin{NS: "certain.c", Source: "certain.c", UUID: h.uuid},
 		bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, mongo.OpTime{})
 	return !r.Gone, err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -289,9 +289,9 @@ type Repair = follow.Repair
 
 // The outcomes of a repair.
 const (
-	RepairWritten = mongosink.RepairWritten
-	RepairDeleted = mongosink.RepairDeleted
-	RepairSame    = mongosink.RepairSame
+	RepairWritten = resolve.RepairWritten
+	RepairDeleted = resolve.RepairDeleted
+	RepairSame    = resolve.RepairSame
 	RepairRefused = follow.RepairRefused
 )
 

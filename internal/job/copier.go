@@ -119,7 +119,6 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o 
 	return run(ctx)
 }
 
-// CopyAnew copies one collection from its beginning.
 func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {
@@ -156,7 +155,7 @@ func (c *copier) options(o copy.Options) copy.Options {
 	o.Readers, o.Writers, o.MaxBufferedBytes = c.spec.Readers, c.spec.Writers, c.spec.Memory
 	o.Log, o.Limit, o.TargetGate = c.log, c.limit, c.dstGate
 	if c.dst.Info.Kind == mongo.KindSharded {
-		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
+		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return schema.ShardKeys(ctx, c.dst, nil) }
 	}
 	return o
 }
@@ -177,7 +176,7 @@ const mostUndecided = 1000
 // refused decides about a refused document. Changes made during the copy may free a duplicate key.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
-		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
+		l := deadletter.Letter{Origin: stream.Origin{NS: r.Target}, State: deadletter.Undecided, Cause: deadletter.CauseKey,
 			DocID: r.ID, Doc: r.Doc, At: at, Reason: r.Message, Code: r.Code}
 		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
 		if r.Code != mongo.CodeDuplicateKey {

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Compare returns how the target's collections, options and indexes differ from the source's.
 func (s *session) Compare(ctx context.Context) ([]schema.Difference, error) {
 	// Shard keys are as rules say, or as they were when a collection was made.
 	o := schema.DiffOptions{Keep: s.rules.Match, Own: s.source.Names.Targets(), IgnoreSharding: true}

@@ -210,7 +210,6 @@ func (j *Job) Close() {
 	(&connected{j.source.cluster, j.dst, j.source.shards}).close()
 }
 
-// ID is the job's name in the target.
 func (j *Job) ID() string { return j.id }
 
 // jobID is stable: a replica set counts by its id, whatever its addresses. Mode structure differs.
@@ -259,7 +258,6 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	return plan, err
 }
 
-// Status is a snapshot of the job.
 func (j *Job) Status() Status {
 	st := j.progress.Status(j.spooler.NeedsFrom)
 	if st.Waiting == "" {
@@ -286,7 +284,6 @@ func (j *Job) Status() Status {
 	return st
 }
 
-// Done returns what the job has done in this process.
 func (j *Job) Done() Done { return j.progress.Done() }
 
 // readable returns a namespace of the source that the user may read.

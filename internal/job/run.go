@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -277,15 +277,15 @@ func (j *Job) whole(ctx context.Context, err error) error {
 // the restart, neither their events nor what was not sent count as possibly applied. If the
 // target's primary changed, that cannot be stored, and the conflict is in doubt, too.
 func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
-	var c *mongosink.ConflictError
+	var c *resolve.ConflictError
 	if !errors.As(err, &c) || c.Since.IsZero() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	all := slices.DeleteFunc(slices.Clone(job.Refused), func(p stream.Place) bool { return !c.Applied.Before(p.At) })
-	for _, one := range append([]*mongosink.ConflictError{c}, c.Others...) {
-		all = append(all, stream.Place{NS: one.NS, ID: one.Doc, At: one.Since})
+	for _, one := range append([]*resolve.ConflictError{c}, c.Others...) {
+		all = append(all, stream.Place{Origin: stream.Origin{NS: one.NS}, ID: one.Doc, At: one.Since})
 	}
 	all = all[max(len(all)-mostRefused, 0):]
 	fields := bson.D{{Key: "refused", Value: all}}

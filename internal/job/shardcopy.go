@@ -413,7 +413,6 @@ type engine struct {
 
 type engines []engine
 
-// ByShard returns what each of them has copied.
 func (all engines) ByShard() []progress.ShardDone {
 	list := make([]progress.ShardDone, len(all))
 	for i, e := range all {
@@ -452,10 +451,8 @@ func (all engines) Stats() (sum copy.Stats) {
 	return sum
 }
 
-// Done returns the sums.
 func (all engines) Done() (docs, bytes int64) { return all.sum(engine.Done) }
 
-// Copied returns the documents and bytes of Stats.
 func (all engines) Copied() (docs, bytes int64) { return all.sum(engine.Copied) }
 
 func (all engines) sum(of func(engine) (docs, bytes int64)) (docs, bytes int64) {

@@ -145,7 +145,6 @@ func (c *Cluster) Close() {
 	_ = c.Pool.Close(ctx)
 }
 
-// Limit bounds how many connections are in use at once: see wire.Pool.Limit.
 func (c *Cluster) Limit(most int) { c.Pool.Limit(most) }
 
 // Address is the connection string without credentials.
@@ -213,7 +212,6 @@ func (c *Cluster) MayChoose(ctx context.Context) (bool, error) {
 // Chooses reports a read preference other than the primary.
 func (c *Cluster) Chooses() bool { return c.read != nil && c.read.Mode() != readpref.PrimaryMode }
 
-// Command runs cmd on db at the primary and returns the raw reply.
 func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, error) {
 	return c.Client.Database(db).RunCommand(ctx, cmd, options.RunCmd().SetReadPreference(readpref.Primary())).Raw()
 }

@@ -100,7 +100,6 @@ func Retry(message string, cause error, hint string) error {
 	return WithHint(&Retryable{Message: message, Cause: cause}, hint)
 }
 
-// Error is the message and the cause.
 func (r *Retryable) Error() string {
 	if r.Cause == nil {
 		return r.Message
@@ -108,7 +107,6 @@ func (r *Retryable) Error() string {
 	return r.Message + ": " + r.Cause.Error()
 }
 
-// Unwrap gives the cause.
 func (r *Retryable) Unwrap() error { return r.Cause }
 
 // Interrupted returns a transient error in the reply to a write command, such as an election or a full disk, of one
@@ -256,10 +254,8 @@ func WithHint(err error, text string) error {
 	return &Hint{Err: err, Text: text}
 }
 
-// Error is the wrapped error's text; the hint is read with HintOf.
 func (h *Hint) Error() string { return h.Err.Error() }
 
-// Unwrap gives the wrapped error.
 func (h *Hint) Unwrap() error { return h.Err }
 
 // HintOf returns the innermost hint on err, or that of the server's error code, or "".
@@ -272,4 +268,62 @@ func HintOf(err error) (text string) {
 		text = h.Text
 	}
 	return text
+}
+
+// Brief returns an error's text, without the driver's description of all servers, and else as [Concise] does.
+func Brief(err error) string {
+	text := err.Error()
+	if none, ok := wire.UnsuitableServers(err); ok {
+		text = strings.Replace(text, none.Text, whyNone(none.Servers), 1)
+	}
+	// The driver begins a command's error with a blank.
+	return Concise(strings.ReplaceAll(strings.TrimSpace(text), ":  ", ": "))
+}
+
+// Concise shortens commands that a server quotes to their first field. Such a command has its session, its cluster
+// time or its database.
+func Concise(text string) string {
+	var b strings.Builder
+	for {
+		open := strings.IndexByte(text, '{')
+		if open < 0 {
+			break
+		}
+		end := closing(text[open:])
+		if end < 0 {
+			break
+		}
+		doc := text[open : open+end]
+		if strings.Contains(doc, `, $db: "`) || strings.Contains(doc, ", lsid: ") ||
+			strings.Contains(doc, ", $clusterTime: ") {
+			first, _, _ := strings.Cut(doc, ",")
+			b.WriteString(text[:open] + first + ", … }")
+			text = text[open+end:]
+			continue
+		}
+		b.WriteString(text[:open+1])
+		text = text[open+1:]
+	}
+	return b.String() + text
+}
+
+// closing returns where the brace that text begins with is closed, -1 for nowhere. Braces in strings do not count.
+func closing(text string) int {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{':
+			depth++
+		case c == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return -1
 }

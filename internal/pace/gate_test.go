@@ -162,8 +162,8 @@ func TestCalledOff(t *testing.T) {
 		synctest.Wait() // one pauses, two wait
 		cancel()
 		all.Wait()
-		if g.under != 0 || len(g.waiting) != 0 {
-			t.Errorf("%d under way, somebody waits: %v", g.under, len(g.waiting) != 0)
+		if g.under != 0 || len(g.queue.turn) != 0 {
+			t.Errorf("%d under way, somebody waits: %v", g.under, len(g.queue.turn) != 0)
 		}
 	})
 }
@@ -194,8 +194,8 @@ func TestHeavyUse(t *testing.T) {
 	all.Wait()
 	stop()
 	steered.Wait()
-	if g.under != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d under way, somebody waits: %v", g.under, len(g.waiting) != 0)
+	if g.under != 0 || len(g.queue.turn) != 0 {
+		t.Errorf("%d under way, somebody waits: %v", g.under, len(g.queue.turn) != 0)
 	}
 }
 

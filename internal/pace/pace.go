@@ -3,6 +3,9 @@ package pace
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +27,6 @@ type Limiter struct {
 	changed chan struct{} // closed and replaced by Set
 }
 
-// New makes a limiter.
 func New(r Rates) *Limiter {
 	l := &Limiter{changed: make(chan struct{})}
 	l.Set(r)
@@ -41,7 +43,6 @@ func (l *Limiter) Set(r Rates) {
 	l.changed = make(chan struct{})
 }
 
-// Rates are the present ones.
 func (l *Limiter) Rates() Rates {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,6 +103,49 @@ func Pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// Queue lets callers wait for a place, first come first served. Its owner knows the places.
+type Queue struct{ turn, freed chan struct{} }
+
+// NewQueue returns an empty queue.
+func NewQueue() Queue { return Queue{turn: make(chan struct{}, 1), freed: make(chan struct{}, 1)} }
+
+// Wait calls enter until it takes a place: in the caller's turn, after each Freed, and at an interval; 0 is none. The
+// only error is ctx's.
+func (q Queue) Wait(ctx context.Context, every time.Duration, enter func() bool) error {
+	select {
+	case q.turn <- struct{}{}: // others wait for that
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-q.turn }()
+	if enter() {
+		return nil
+	}
+	var tick <-chan time.Time
+	if every > 0 {
+		tick = time.Tick(every)
+	}
+	for {
+		select {
+		case <-q.freed:
+		case <-tick:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if enter() {
+			return nil
+		}
+	}
+}
+
+// Freed reports that there may be a place.
+func (q Queue) Freed() {
+	select {
+	case q.freed <- struct{}{}:
+	default: // nobody has looked since the last one
+	}
+}
+
 // Until calls check at an interval until it returns true or an error, or ctx ends.
 func Until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	for {
@@ -145,3 +189,29 @@ func cost(n, rate int64) time.Duration {
 	}
 	return time.Duration(float64(n) / float64(rate) * float64(time.Second))
 }
+
+// Load is how much a job may use one of its sides.
+type Load string
+
+// The loads, from the least to the most.
+const (
+	Low    Load = "low"    // one operation at a time, and a pause after each (Gate.Spare)
+	Normal Load = "normal" // as many at once as there are workers
+	Max    Load = "max"    // more workers, as far as that brings more
+)
+
+func (l Load) check() error {
+	if slices.Contains([]Load{Low, Normal, Max}, l) {
+		return nil
+	}
+	return fmt.Errorf("load %q is unknown; use %s, %s or %s", string(l), Low, Normal, Max)
+}
+
+// Loads are those of both sides of a job.
+type Loads struct {
+	Source Load `json:"sourceLoad"`
+	Target Load `json:"targetLoad"`
+}
+
+// Check returns what is wrong with requested loads.
+func (l Loads) Check() error { return errors.Join(l.Source.check(), l.Target.check()) }

@@ -11,7 +11,6 @@ import (
 
 const maxDepth = 80
 
-// parser reads a filter into a Query.
 type parser struct{ Query }
 
 // place is a position in a filter: text for errors, and the path of fields, which $elemMatch

@@ -2,15 +2,18 @@ package scan
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -138,4 +141,161 @@ func Refused(err error) bool {
 		}
 	}
 	return false
+}
+
+// Member is one member in one life of it. Record ids differ between members. After a kill or a
+// rollback a member gives others to what its files did not hold.
+type Member struct {
+	Node string `bson:"node,omitempty"` // address
+	Life string `bson:"life,omitempty"` // process and rollbacks, "" before 4.4
+}
+
+// MemberOf identifies the member behind a connection, its process, and the time since a rollback.
+// For that, 4.4 and newer add a count of rollbacks on request, without any privilege (tried on 4.4,
+// 5.0 and 6.0). Servers before 4.4 do not name their process, so they are not read in record order.
+func MemberOf(ctx context.Context, conn *wire.Conn) (Member, error) {
+	m := Member{Node: conn.Addr()}
+	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})
+	if err != nil && mongo.Classify(err) == mongo.ClassFatal && ctx.Err() == nil {
+		hello, err = conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	}
+	if err != nil {
+		return Member{}, fmt.Errorf("ask member %s who it is: %w", m.Node, err)
+	}
+	if process, ok := bson.Raw(hello).Lookup("topologyVersion", "processId").ObjectIDOK(); ok {
+		rollbacks, _ := bson.Raw(hello).Lookup("$oplogQueryData", "rbid").AsInt64OK()
+		m.Life = fmt.Sprintf("%s/%d", process.Hex(), rollbacks)
+	}
+	return m, nil
+}
+
+// Lives returns a temporary error if the member behind a connection has begun another life.
+func (m Member) Lives(ctx context.Context, conn *wire.Conn) error {
+	now, err := MemberOf(ctx, conn)
+	if err == nil && now != m {
+		err = mongo.Retry("member "+m.Node+" was restarted, or has rolled back", nil, "")
+	}
+	return err
+}
+
+// CanResume reports whether a member can continue stored slices. It must be the same one in the
+// same life. Record ids are checked against the documents seen at them: a member rebuilt under the
+// same address has others.
+func (r *Reader) CanResume(ctx context.Context, c *schema.Collection, plan []Slice, m Member) (bool, error) {
+	if plan[0].Strategy != ByRecord {
+		return true, nil
+	}
+	if plan[0].Member != m {
+		return false, nil
+	}
+	want, ids := anchors(plan)
+	if len(want) == 0 {
+		return true, nil
+	}
+	marks, err := r.locate(ctx, c, ids)
+	if err != nil {
+		return false, err
+	}
+	for _, at := range marks {
+		if rid, ok := want[idKey(markID(at))]; ok && rid != Record(at) {
+			return false, nil
+		}
+	}
+	return len(marks) > 0, nil
+}
+
+func anchors(plan []Slice) (want map[string]int64, ids []bson.RawValue) {
+	const enough = 200
+	want = map[string]int64{}
+	for _, s := range plan {
+		if s.Done || len(ids) > enough {
+			continue
+		}
+		for _, m := range []bson.Raw{s.Lower, s.Upper, s.Position} {
+			if len(m) > 0 {
+				id := markID(m)
+				want[idKey(id)] = Record(m)
+				ids = append(ids, bsonraw.RawValue(id))
+			}
+		}
+	}
+	return want, ids
+}
+
+// A capped collection goes on while it is read, and its order is content. To insert again what the
+// copy has would put it behind newer documents, and could push others out of a full collection. So
+// the copy ends at an edge, the newest document at a known position, and the replay begins there.
+// The target then has nothing that the replay inserts, and never more than the source had. What the
+// copy misses was deleted since.
+
+// Edge is the newest document of a capped collection at a position.
+type Edge struct {
+	record int64 // its record id; later documents have larger ones
+	At     mongo.OpTime
+}
+
+const noRecord = -1 << 63
+
+type newest struct {
+	record int64
+	id     bson.RawValue
+	at     mongo.OpTime // a position at or after that of the read
+}
+
+const edgeTries = 200
+
+// FindEdge reads the newest document until it knows a position, first or later, at which it is the
+// newest. That is so if nothing was inserted between two reads, or if inserted, which may be nil,
+// finds its insertion. The edge is nil if record ids are no numbers.
+func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime,
+	inserted stream.FindInsertion) (*Edge, error) {
+	was, ok, err := r.newest(ctx, c, first)
+	if err != nil || !ok {
+		return nil, err
+	}
+	for range edgeTries {
+		is, ok, err := r.newest(ctx, c, was.at)
+		if err != nil || !ok {
+			return nil, err
+		}
+		if is.record <= was.record {
+			return &Edge{is.record, was.at}, nil
+		}
+		if inserted != nil {
+			at, found, err := inserted(ctx, r.Command, stream.Insertion{UUID: c.UUID, ID: is.id, After: first, Until: is.at})
+			if err != nil {
+				return nil, err
+			}
+			if found {
+				return &Edge{is.record, at}, nil
+			}
+		}
+		first, was = was.at, is
+	}
+	return nil, fmt.Errorf("find the newest document of %s: it changes with each of %d reads", c.NS, edgeTries)
+}
+
+func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.OpTime) (n newest, ok bool, err error) {
+	db, _ := mongo.SplitNS(c.DataNS())
+	body, err := r.Command(ctx, db, bson.D{
+		{Key: "find", Value: c.UUID}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: -1}}}, {Key: "limit", Value: 1},
+		{Key: "singleBatch", Value: true}, {Key: "showRecordId", Value: true},
+		{Key: "readConcern", Value: Majority(after.TS)},
+	})
+	if err != nil {
+		return n, false, err
+	}
+	raw := bson.Raw(body)
+	t, i, ok := raw.Lookup("operationTime").TimestampOK()
+	if !ok {
+		return n, false, nil
+	}
+	n.at, n.record = mongo.OpTime{TS: bson.Timestamp{T: t, I: i}, Term: -1}, noRecord
+	docs, err := raw.Lookup("cursor", "firstBatch").Array().Values()
+	if err != nil || len(docs) == 0 {
+		return n, err == nil, err
+	}
+	n.record, ok = docs[0].Document().Lookup("$recordId").AsInt64OK()
+	n.id = docs[0].Document().Lookup("_id")
+	return n, ok, nil
 }

@@ -83,7 +83,6 @@ type Part struct {
 	mapped  [][]byte // once they are
 }
 
-// Walk begins to read a slice of a collection.
 func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	w := &Walk{r: r, c: c, s: s, want: want, at: s.from(), back: s.Back, upper: Record(s.Upper)}
 	w.floor = Record(w.at)
@@ -100,7 +99,6 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	return w
 }
 
-// SetBatch sets the most documents of the next reply.
 func (w *Walk) SetBatch(n int) { w.want.Batch = n }
 
 // Next returns the next part, nil at the end.

@@ -159,7 +159,6 @@ func (o ApplyOptions) existing(sourceNS string) Existing {
 	return o.Existing
 }
 
-// Effect is the effect of a change on the target.
 type Effect struct {
 	Applied bool
 	Skipped string // why not, if it was not

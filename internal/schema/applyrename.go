@@ -201,7 +201,7 @@ func (c *changer) renamed(ctx context.Context, ch stream.Change, from, to string
 	switch {
 	case err != nil || !there:
 		return false, err
-	case !o.Before.of(ch): // an older version noted the change, without UUIDs
+	case !o.Before.of(ch): // it was recorded without UUIDs, as all but the first of a position
 		return true, nil
 	case fromDB == toDB:
 		return len(have.UUID.Data) > 0 && have.UUID.Equal(o.Before.From), nil
@@ -261,7 +261,7 @@ func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 	case mongo.CommandReshard:
 		return true
 	case mongo.CommandOut, mongo.CommandCapped:
-		_, known := o.Names.Source(ch.NS) // unknown in a job begun by an older version
+		_, known := o.Names.Source(ch.NS)
 		return known || o.Maybe
 	}
 	return false

@@ -97,7 +97,6 @@ func (b *builder) planAll(ctx context.Context, what *Build, p Phase) (all []plan
 
 var errGone = errors.New("does not exist on the target")
 
-// IsGone reports that the target lacks a collection.
 func IsGone(err error) bool { return errors.Is(err, errGone) }
 
 func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns string, err error) {
@@ -150,10 +149,8 @@ func IsRefused(err error) bool {
 // IndexName names an index of a target namespace, of a time series by its own name.
 type IndexName struct{ NS, Name string }
 
-// Error returns the server's text, with the namespace and the indexes' names.
 func (c *IndexConflict) Error() string { return c.Err.Error() }
 
-// Unwrap returns the server's error.
 func (c *IndexConflict) Unwrap() error { return c.Err }
 
 func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) error {
@@ -199,7 +196,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	case mongo.IsCode(err, mongo.CodeCannotCreateIndex) && b.c.Info.Kind == mongo.KindSharded:
 		return mongo.WithHint(err,
 			"a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the "+
-				"collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
+				"collection on the target and start the job again with --restart and --shard "+dataNS+"=none")
 	case clashes(err):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}

@@ -177,7 +177,6 @@ func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error
 
 type differentError struct{ text string }
 
-// Error names the first difference.
 func (e *differentError) Error() string { return e.text }
 
 // createCappedClustered makes what create refuses, by convertToCapped of a clustered collection

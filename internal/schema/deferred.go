@@ -183,7 +183,6 @@ type Waiting struct {
 	Expires  bool // one of them makes documents expire
 }
 
-// Waits reports what is deferred for the job.
 func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
 	all, err := d.List(ctx)
 	for _, one := range all {

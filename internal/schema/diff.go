@@ -29,7 +29,6 @@ type Difference struct {
 	Building bool `json:"building,omitempty"`
 }
 
-// String is one line for people.
 func (d Difference) String() string {
 	text := fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"),
 		cmp.Or(d.Target, "none"))

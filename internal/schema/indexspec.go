@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -10,8 +12,150 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/expiry"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
+
+// indexes lists the finished and unfinished indexes of a collection, without the one on _id; none if
+// it is gone.
+//
+// A build is no index yet: its end comes later in the oplog, if it succeeds. Some servers list builds
+// like indexes, and name them in the statistics. Servers before 4.4 do, and 5.0 and 6.0 for indexes on
+// measurements of a time series. There an index is finished if it is in two listings, and not among
+// the builds in between.
+func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
+	if c.Info.Version.AtLeast(4, 4) {
+		finished, building, err = listIndexes(ctx, c, ns, withBuilds())
+		if !mongo.IsCode(err, codeCannotDescribe) {
+			return finished, building, err
+		}
+	}
+	found, _, err := listIndexes(ctx, c, ns)
+	if err != nil || len(found) == 0 {
+		return nil, nil, err
+	}
+	under, err := buildsUnderWay(ctx, c, ns)
+	if err != nil {
+		return nil, nil, err
+	}
+	again, _, err := listIndexes(ctx, c, ns)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, ix := range found {
+		listed := slices.ContainsFunc(again, func(other stream.Index) bool { return other.Name == ix.Name })
+		switch {
+		case slices.Contains(under, ix.Name):
+			building = append(building, ix)
+		case listed:
+			finished = append(finished, ix)
+		}
+	}
+	return finished, building, nil
+}
+
+// codeCannotDescribe: an index has a field that the reply does not know (originalSpec of a build).
+const codeCannotDescribe = 5254501
+
+func withBuilds() bson.E { return bson.E{Key: "includeBuildUUIDs", Value: true} }
+
+// listIndexes lists the indexes of a collection. Without withBuilds, builds count as finished.
+func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
+	more ...bson.E) (finished, building []stream.Index, err error) {
+	specs, err := listSpecs(ctx, c, ns, more...)
+	for _, spec := range specs {
+		if under := sub(spec, "spec"); under != nil && has(spec, "buildUUID") {
+			building = append(building, stream.Index{Name: str(under, "name"), Spec: under})
+		} else if !isIDIndex(spec) && !truthyField(spec, "clustered") {
+			finished = append(finished, stream.Index{Name: str(spec, "name"), Spec: spec})
+		}
+	}
+	return finished, building, err
+}
+
+func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) ([]bson.Raw, error) {
+	db, coll := mongo.SplitNS(ns)
+	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
+	return unlessGone(mongo.ReadAll[bson.Raw](ctx, "list indexes of %s of %s", ns, c.Address())(
+		primaryDB(c, db).RunCommandCursor(ctx, cmd)))
+}
+
+func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
+	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}},
+		bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
+	var out []string
+	for _, shard := range stats {
+		out = append(out, texts(shard, "builds")...)
+	}
+	return out, err
+}
+
+func truthyField(doc bson.Raw, key ...string) bool { return truthy(doc.Lookup(key...)) }
+
+func isIDIndex(spec bson.Raw) bool {
+	els := keyFields(spec)
+	if len(els) != 1 || els[0].Key() != "_id" {
+		return false
+	}
+	n, ok := els[0].Value().AsFloat64OK()
+	return ok && n > 0
+}
+
+// Building lists the kept collections on which a source is building indexes.
+func Building(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Collection, error) {
+	colls, err := list(ctx, c, Scope{NS: rules.Match, DB: rules.MatchDB})
+	return slices.DeleteFunc(colls, func(c Collection) bool { return len(c.Building) == 0 }),
+		mongo.Wrap(err, "look for index builds under way")
+}
+
+func addBuilding(colls, others []Collection) {
+	for _, o := range others {
+		at := slices.IndexFunc(colls, func(c Collection) bool { return c.NS == o.NS })
+		if at < 0 {
+			continue
+		}
+		c := &colls[at]
+		for _, ix := range o.Building {
+			if !slices.ContainsFunc(slices.Concat(c.Indexes, c.Building),
+				func(have stream.Index) bool { return have.Name == ix.Name }) {
+				c.Building = append(c.Building, ix)
+			}
+		}
+	}
+}
+
+// BuildingNames lists the index builds of a catalog that concern the target, sorted, with the
+// source's namespaces.
+func BuildingNames(colls []Collection, rules *transform.Set) (out []IndexName, err error) {
+	for _, c := range colls {
+		if len(c.Building) == 0 || !rules.Match(c.NS) || rules.Route(c.NS).Skips.Has(stream.OpCreateIndexes) {
+			continue
+		}
+		if c, _, err = Mapped(c, rules); err != nil {
+			return nil, err
+		}
+		for _, ix := range c.Building {
+			out = append(out, IndexName{NS: c.NS, Name: ix.Name})
+		}
+	}
+	slices.SortFunc(out, func(a, b IndexName) int { return cmp.Or(cmp.Compare(a.NS, b.NS), cmp.Compare(a.Name, b.Name)) })
+	return slices.Compact(out), nil
+}
+
+const mostNamed = 10
+
+// NameAll names indexes in a text: "a_1 of db.c, b_1 of db.c".
+func NameAll(all []IndexName) string {
+	var out []string
+	for _, one := range all[:min(len(all), mostNamed)] {
+		out = append(out, one.Name+" of "+one.NS)
+	}
+	if more := len(all) - mostNamed; more > 0 {
+		out = append(out, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(out, ", ")
+}
 
 // cleanIndex turns an index specification of any age into one that createIndexes takes. The collation
 // is explicit, else the index would inherit that of its collection. The expiry is returned apart.

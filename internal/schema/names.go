@@ -56,7 +56,6 @@ type Names struct {
 	retained map[string][]string // by Name.Was
 }
 
-// NewNames returns the given names.
 func NewNames(list []Name) *Names {
 	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}, retained: map[string][]string{}}
 	for _, one := range list {
@@ -65,13 +64,11 @@ func NewNames(list []Name) *Names {
 	return n
 }
 
-// Source finds a source namespace.
 func (n *Names) Source(ns string) (Name, bool) {
 	one, ok := n.bySource[ns]
 	return one, ok
 }
 
-// Target finds a target namespace.
 func (n *Names) Target(targetNS string) (Name, bool) {
 	ns, ok := n.byTarget[targetNS]
 	return n.bySource[ns], ok
@@ -185,7 +182,6 @@ func (n *Names) Retentions(was string) (list []Name) {
 	return list
 }
 
-// Retained implements transform.Retentions.
 func (n *Names) Retained(ns string, at mongo.OpTime) (transform.Retained, bool) {
 	one := n.bySource[ns]
 	if one.Was == "" || !one.Since.Before(at) || one.Until.Before(at) {
@@ -196,7 +192,6 @@ func (n *Names) Retained(ns string, at mongo.OpTime) (transform.Retained, bool) 
 		Reused: reused && one.Was != ns || len(n.retained[one.Was]) > 1}, true
 }
 
-// Retains implements transform.Retentions.
 func (n *Names) Retains(ns string, at mongo.OpTime) bool {
 	return slices.ContainsFunc(n.retained[ns], func(now string) bool { return !n.bySource[now].Until.Before(at) })
 }
@@ -207,10 +202,8 @@ type NameChange struct {
 	Removed []string // source namespaces
 }
 
-// IsZero reports an empty change.
 func (c NameChange) IsZero() bool { return len(c.Put) == 0 && len(c.Removed) == 0 }
 
-// Change applies a change.
 func (n *Names) Change(c NameChange) {
 	for _, ns := range c.Removed {
 		n.remove(ns)

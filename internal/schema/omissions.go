@@ -17,7 +17,6 @@ import (
 // Omission is something that the rules choose and no job copies.
 type Omission struct{ NS, Why string }
 
-// String is one line for people.
 func (o Omission) String() string { return o.NS + ": " + o.Why }
 
 // Omissions lists what the rules choose and no job can copy, sorted, as far as the user may look. It
@@ -90,7 +89,7 @@ func systemNames(db string, entries []listing) (out []Omission) {
 
 // PartialIndexes lists indexes of sharded collections that some of the shards with documents lack.
 func PartialIndexes(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Omission, error) {
-	keys, err := c.ShardKeys(ctx)
+	keys, err := ShardKeys(ctx, c, nil)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}

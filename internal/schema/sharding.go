@@ -71,6 +71,20 @@ func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]
 	return all, err
 }
 
+// ShardKeys returns the patterns of the shard keys of the given collections by namespace, of all if names is nil. A
+// replica set has none.
+func ShardKeys(ctx context.Context, c *mongo.Cluster, names []string) (map[string]bson.Raw, error) {
+	keys := map[string]bson.Raw{}
+	if c.Info.Kind != mongo.KindSharded {
+		return keys, nil
+	}
+	all, err := Entries(ctx, c, names)
+	for ns, one := range all {
+		keys[ns] = one.Key
+	}
+	return keys, err
+}
+
 func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil

@@ -1,3 +1,9 @@
+// Package seed makes a replica-set member by copying the files of another one instead of its documents.
+//
+// An [Agent] beside the source's files serves rounds. It lists the files and reads blocks of them while the member
+// works. Then it locks the member, finds the blocks that changed and puts them aside. [Pull] writes the files and the
+// changed blocks, and makes the directory startable as its last step. Between them is a [Source]: the agent or an HTTP
+// client.
 package seed
 
 import (
@@ -78,7 +84,6 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	return a, nil
 }
 
-// Close ends all rounds.
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	rounds := a.rounds
@@ -204,7 +209,6 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	return r.readLive(ctx, f, q, fn)
 }
 
-// Freeze implements Source.
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 	r, err := a.round(id)
 	if err != nil {
@@ -213,7 +217,6 @@ func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
 	return r.freeze(ctx, puller, 0)
 }
 
-// Leave implements Source.
 func (a *Agent) Leave(_ context.Context, id, puller string) error {
 	if r, err := a.round(id); err == nil && r.leave(puller) { // else the round has ended, or others are left
 		return a.drop(r)

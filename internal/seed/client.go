@@ -67,14 +67,12 @@ func (c *Client) Close() {
 	c.unpack.Close()
 }
 
-// Join implements Source.
 func (c *Client) Join(ctx context.Context) (*Manifest, error) {
 	var m Manifest
 	_, err := c.ask(ctx, "join", struct{}{}, &m)
 	return &m, err
 }
 
-// Freeze implements Source.
 func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, error) {
 	for {
 		var f Final
@@ -94,7 +92,6 @@ func (c *Client) Stay(ctx context.Context, round, puller string) error {
 	}
 }
 
-// Leave implements Source.
 func (c *Client) Leave(ctx context.Context, round, puller string) error {
 	_, err := c.ask(ctx, "leave", turnRequest{round, puller}, &struct{}{})
 	return err

@@ -273,9 +273,9 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 	defer cancel()
 	var last error
 	err := pace.Until(ctx, 200*time.Millisecond, func() (bool, error) {
-		cfg, err := readReplConfig(ctx, set)
+		cfg, err := mongo.ReadSetConfig[replConfig](ctx, set)
 		if err == nil {
-			err = change(cfg)
+			err = change(&cfg)
 		}
 		if err == nil {
 			cfg.Version++
@@ -297,14 +297,6 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 			"the user needs the role clusterManager")
 	}
 	return nil
-}
-
-func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error) {
-	var reply struct {
-		Config replConfig `bson:"config"`
-	}
-	err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
-	return &reply.Config, err
 }
 
 // awaitSecondary waits until the member is a secondary that has applied what the primary had when it became one.

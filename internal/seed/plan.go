@@ -258,7 +258,7 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	if st, err := mongo.ReadSetStatus(ctx, m.client); err == nil {
 		p.lag(st)
 	}
-	if c, err := mongo.ReadSetConfig(ctx, m.client); err == nil {
+	if c, err := mongo.ReadSetConfig[mongo.SetConfig](ctx, m.client); err == nil {
 		p.delay(c)
 	}
 	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is unknown

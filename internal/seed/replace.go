@@ -51,7 +51,7 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 }
 
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
-	cfg, err := mongo.ReadSetConfig(ctx, set)
+	cfg, err := mongo.ReadSetConfig[mongo.SetConfig](ctx, set)
 	id := cfg.Settings.ReplicaSetID
 	if err != nil {
 		return id, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),

@@ -26,7 +26,6 @@ type ServeOptions struct {
 	Log       *slog.Logger
 }
 
-// OpenAgent returns an agent for a plan.
 func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	if err := plan.Checks.Err(); err != nil {
 		return nil, err
@@ -197,7 +196,6 @@ type Snapshot struct {
 	PhaseSeconds float64 // since the phase began
 }
 
-// Stats returns the progress.
 func (s *Stats) Stats() Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

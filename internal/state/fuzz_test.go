@@ -16,7 +16,7 @@ func FuzzJob(f *testing.F) {
 	full := Job{ID: "j", Version: 1, Source: "a", Phase: "copying", CreatedAt: time.Unix(1, 0), Fence: 3, Beat: 4,
 		Owner: ThisProcess("r"),
 		Start: mongo.OpTime{TS: bson.Timestamp{T: 1, I: 2}, Term: 3}, Paused: true,
-		Refused: []stream.Place{{NS: "d.c", ID: bson.RawValue{Type: bson.TypeNull}}}}
+		Refused: []stream.Place{{Origin: stream.Origin{NS: "d.c"}, ID: bson.RawValue{Type: bson.TypeNull}}}}
 	for _, j := range []any{Job{}, full, bson.D{{Key: "version", Value: "x"}}, bson.D{{Key: "start", Value: 1}},
 		bson.D{{Key: "owner", Value: nil}}} {
 		b, err := bson.Marshal(j)

@@ -44,7 +44,6 @@ type Owner struct {
 	Space string `bson:"space"`
 }
 
-// String is "host/pid".
 func (o Owner) String() string { return o.Host + "/" + strconv.Itoa(o.PID) }
 
 // NewRun draws the name of a run.

@@ -67,7 +67,6 @@ type Options struct {
 	EndOthers func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)
 }
 
-// Open prepares the store of a job on the target for one run.
 func Open(c *mongo.Cluster, o Options) *Mongo {
 	// Local reads see the attempt's own writes; everything older has reached a majority since
 	// Begin.

@@ -3,6 +3,11 @@
 package stream
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -99,11 +104,221 @@ type Transaction struct {
 	Number  int64
 }
 
-// Place is a document of the target namespace NS, at an event's position.
+// Origin is a namespace of the target with the source collection that goes there, at a position. Both
+// names may mean other collections by now, so it is no Route.
+type Origin struct {
+	NS     string      `bson:"ns"`               // on the target
+	Source string      `bson:"source,omitempty"` // namespace on the source; empty where no event said
+	UUID   bson.Binary `bson:"uuid,omitempty"`   // of the source's collection; empty where no event said
+}
+
+// Origin returns that of a routed event, with bytes of its own.
+func (ev *Event) Origin() Origin {
+	o := Origin{NS: ev.Route.Target, Source: ev.NS}
+	if ev.UUID != nil {
+		o.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: bytes.Clone(ev.UUID[:])}
+	}
+	return o
+}
+
+// Place is a document of the target, at an event's position.
 type Place struct {
-	NS     string        `bson:"ns"`
+	Origin `bson:",inline"`
 	ID     bson.RawValue `bson:"id"`
 	At     mongo.OpTime  `bson:"at"`
-	Source string        `bson:"source,omitempty"` // of the source collection, if known
-	UUID   bson.Binary   `bson:"uuid,omitempty"`   // likewise
+}
+
+// ChangeKind names a schema change.
+type ChangeKind string
+
+// The schema changes, as translated from commands and writes to system.views.
+const (
+	ChangeCreate        ChangeKind = "create"       // collection, or time-series collection
+	ChangeDrop          ChangeKind = "drop"         // collection
+	ChangeDropDatabase  ChangeKind = "dropDatabase" // what is left of a database
+	ChangeRename        ChangeKind = "renameCollection"
+	ChangeCreateIndexes ChangeKind = "createIndexes" // also commitIndexBuild
+	ChangeDropIndexes   ChangeKind = "dropIndexes"
+	ChangeCollMod       ChangeKind = "collMod"
+	ChangeView          ChangeKind = "view" // view created or redefined
+	ChangeDropView      ChangeKind = "dropView"
+	ChangeDropAllViews  ChangeKind = "dropAllViews" // system.views dropped
+	// ChangeIdentity: the collection has another UUID, as a cluster moved it to another shard.
+	ChangeIdentity ChangeKind = "identity"
+)
+
+// Change is one schema change in source terms.
+type Change struct {
+	Kind ChangeKind
+	// NS is "db.coll", or "db" for DropDatabase and DropAllViews. A time-series collection has its own
+	// name, not that of its buckets.
+	NS string
+	// Buckets: the entry named a system.buckets collection, so index specifications are those of the
+	// buckets.
+	Buckets bool
+	// A rename sets To and DropTarget. The drop of a CommandMove's staging collection has the names of
+	// the user's rename in From and To.
+	From, To   string
+	DropTarget bool
+	// Command is the user's command, if servers end it with a rename. NS is then the staging collection,
+	// except for CommandMove, where it is the user's.
+	Command mongo.Command
+	UUID    bson.Binary // the collection concerned (a rename's source), if known
+	Shard   string      // that reports it, in a sharded cluster
+	Options bson.Raw    // those of create and view in the form of listCollections, or a collMod's fields
+	Indexes []Index     // createIndexes: specs; dropIndexes: Name only
+	Mark    string      // the resume token at the change, if it differs from that of the batch before
+}
+
+// Touches reports that the change concerns the collection of a source namespace, and not only its
+// indexes.
+func (ch *Change) Touches(ns string) bool {
+	switch ch.Kind {
+	case ChangeDropDatabase:
+		db, _ := mongo.SplitNS(ns)
+		return ch.NS == db
+	case ChangeRename:
+		return ch.NS == ns || ch.To == ns
+	case ChangeCreate, ChangeDrop, ChangeCollMod, ChangeIdentity:
+		return ch.NS == ns
+	}
+	return false
+}
+
+// Index is an index specification as listIndexes or a change gives it.
+type Index struct {
+	Name string
+	Spec bson.Raw
+}
+
+// Ops is a set of operations on documents and collections of a source.
+type Ops uint16
+
+// The operations, as operators name them.
+const (
+	OpInsert  Ops = 1 << iota
+	OpUpdate      // of fields
+	OpReplace     // of a whole document
+	OpDelete
+	OpCreate // of a collection or view
+	OpDrop   // of a collection or view, also with its database
+	OpRename
+	OpCreateIndexes
+	OpDropIndexes
+	OpCollMod // of a collection, view or index
+	OpTTL     // deletion of a document that has expired: a part of OpDelete
+)
+
+// OpDocuments are the operations on documents.
+const OpDocuments = OpInsert | OpUpdate | OpReplace | OpDelete | OpTTL
+
+func opNames() []string {
+	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes",
+		"collMod", "ttl"}
+}
+
+// OpNames lists what ParseOps takes.
+func OpNames() []string { return append(opNames(), "dropDatabase") }
+
+// ParseOps parses names separated by commas; "none" is none.
+func ParseOps(text string) (o Ops, err error) {
+	if strings.TrimSpace(text) == "none" {
+		return 0, nil
+	}
+	databases := false
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		i := slices.IndexFunc(opNames(), func(known string) bool { return strings.EqualFold(known, name) })
+		switch {
+		case i >= 0:
+			o |= 1 << i
+		case strings.EqualFold(name, "dropDatabase"):
+			databases = true
+		default:
+			return 0, fmt.Errorf("%q is no operation; there are %s, and none", name, strings.Join(OpNames(), ", "))
+		}
+	}
+	// Servers log the drops of the collections like any other drop (seen on 4.2 to 6.0).
+	if databases && !o.Has(OpDrop) {
+		return 0, fmt.Errorf("cannot skip dropDatabase alone: a source logs it as drops of its collections, " +
+			"which look like any other drop; write drop, which skips both")
+	}
+	if blind := o & beforeTTL; o.Has(OpTTL) && blind != 0 {
+		return 0, fmt.Errorf("cannot skip ttl with %s: expiry depends on the target's documents and indexes, which "+
+			"then differ from the source's; write ttl without it, or delete, which skips all deletions", blind)
+	}
+	return o, nil
+}
+
+// beforeTTL are operations that decide what expires on the target.
+const beforeTTL = OpInsert | OpUpdate | OpReplace | OpCreateIndexes | OpDropIndexes | OpCollMod
+
+// Has reports whether any of some operations is in the set.
+func (o Ops) Has(any Ops) bool { return o&any != 0 }
+
+// String returns the form that ParseOps takes, in a fixed order.
+func (o Ops) String() string {
+	var out []string
+	for i, name := range opNames() {
+		if o.Has(1 << i) {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		return "none"
+	}
+	return strings.Join(out, ",")
+}
+
+// Op returns what an event does to a document: nothing for a schema change, two operations for a user's
+// applyOps command, which does not say whether the document is new.
+func (ev *Event) Op() Ops {
+	switch ev.Kind {
+	case Insert:
+		return OpInsert
+	case Update:
+		return OpUpdate
+	case Replace:
+		return OpReplace
+	case Delete:
+		return OpDelete
+	case Put:
+		if ev.Rekeyed {
+			return OpUpdate
+		}
+		return OpInsert | OpReplace
+	case Upsert:
+		return OpInsert | OpUpdate
+	}
+	return 0
+}
+
+// Op returns what a change does, 0 if nothing to the target. there reports that the view exists.
+func (ch *Change) Op(there bool) Ops {
+	switch ch.Kind {
+	case ChangeCreate:
+		return OpCreate
+	case ChangeView:
+		if there {
+			return OpCollMod
+		}
+		return OpCreate
+	case ChangeDrop, ChangeDropView, ChangeDropAllViews, ChangeDropDatabase:
+		return OpDrop
+	case ChangeRename:
+		switch ch.Command {
+		case mongo.CommandCapped:
+			return OpCollMod
+		case mongo.CommandOut, mongo.CommandReshard: // the collection stays, with other documents, or the same
+			return 0
+		}
+		return OpRename
+	case ChangeCreateIndexes:
+		return OpCreateIndexes
+	case ChangeDropIndexes:
+		return OpDropIndexes
+	case ChangeCollMod:
+		return OpCollMod
+	}
+	return 0
 }

@@ -240,21 +240,17 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	if err != nil {
 		return err
 	}
-	var reply struct {
-		Config changedConfig `bson:"config"`
-	}
-	admin := c.Database("admin")
-	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
+	next, err := mongo.ReadSetConfig[changedConfig](ctx, c)
+	if err != nil {
 		return fmt.Errorf("cannot read the configuration of %s: %w", set.Name, err)
 	}
-	next := &reply.Config
 	if next.Version != set.ConfigVersion {
 		return mongo.WithHint(fmt.Errorf("the configuration of %s changed from version %d to %d meanwhile",
 			set.Name, set.ConfigVersion, next.Version), "try again")
 	}
 	next.Version++
 	next.Settings.Chaining = on
-	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: next}}).Err()
+	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: next}}).Err()
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("cannot reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")

@@ -68,7 +68,6 @@ type attempts struct {
 	calm   time.Duration // pause after it
 }
 
-// NewController returns a controller of the set that observer reads.
 func NewController(observer *Observer, o ControlOptions) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
@@ -77,7 +76,6 @@ func NewController(observer *Observer, o ControlOptions) *Controller {
 		tries: map[string]attempts{}}
 }
 
-// Stats returns what was done so far.
 func (c *Controller) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +157,6 @@ func (c *Controller) Restore(ctx context.Context, was *Memory) error {
 	return nil
 }
 
-// session is one run of a controller.
 type session struct {
 	*Controller
 	set       *Set

@@ -54,7 +54,6 @@ type shape struct {
 	impossible            bool    // no majority can be reached
 }
 
-// Predict returns what a tree of a set is expected to do.
 func Predict(set *Set, tree map[string]string, p Params) Prediction {
 	return p.predict(shapeOf(set, tree, p.HopMillis))
 }

@@ -54,7 +54,6 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 // Lean makes observations cheap: processor times stay unknown.
 func (o *Observer) Lean() { o.lean = true }
 
-// Close disconnects from all members.
 func (o *Observer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -197,7 +196,7 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
 	d := &discovery{host: host}
 	err := o.on(ctx, host, o.limit(host), func(ctx context.Context, c *driver.Client) (err error) {
-		if d.config, err = mongo.ReadSetConfig(ctx, c); err != nil {
+		if d.config, err = mongo.ReadSetConfig[mongo.SetConfig](ctx, c); err != nil {
 			return mongo.ExplainReach(err, o.opts)
 		}
 		d.status, err = mongo.ReadSetStatus(ctx, c)

@@ -78,7 +78,6 @@ func find[T any](list []T, match func(T) bool) *T {
 	return nil
 }
 
-// Primary returns the primary, nil when there is none.
 func (s *Set) Primary() *Member {
 	return find(s.Members, func(m Member) bool { return m.State == StatePrimary && m.Healthy })
 }

@@ -121,7 +121,6 @@ func countsOf[T any](list []T, i int) *T {
 	return &list[i]
 }
 
-// Marks returns a snapshot, rule by rule.
 func (t *Counters) Marks() (out []MarkCount) {
 	marks := t.all().marks
 	for i := range marks {
@@ -130,7 +129,6 @@ func (t *Counters) Marks() (out []MarkCount) {
 	return out
 }
 
-// Fields returns a snapshot, mapping by mapping.
 func (t *Counters) Fields() (out []FieldsCount) {
 	maps := t.all().maps
 	for i := range maps {
@@ -144,7 +142,6 @@ func (t *Counters) Fields() (out []FieldsCount) {
 	return out
 }
 
-// Skips returns a snapshot, rule by rule.
 func (t *Counters) Skips() (out []SkipCount) {
 	skips := t.all().skips
 	for i := range skips {
@@ -165,7 +162,6 @@ func (t *Counters) Skips() (out []SkipCount) {
 	return out
 }
 
-// List returns a snapshot, filter by filter.
 func (t *Counters) List() (out []FilterCount) {
 	filters := t.all().filters
 	for i := range filters {

@@ -77,7 +77,6 @@ func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw,
 	until mongo.OpTime, err error)
 
-// ErrTooMuch reports documents that are too large to be read at once.
 var ErrTooMuch = errors.New("the documents are too large to be read at once")
 
 const (

@@ -199,6 +199,10 @@ func (g glob) matches(s string) bool {
 	return g.any || g.literal == s
 }
 
+func all() glob { return glob{text: "*", any: true} }
+
+func exactly(name string) glob { return glob{text: Literal(name), literal: name} }
+
 // Literal returns a pattern, or a side of a rename, for exactly this name.
 func Literal(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `=`, `\=`, `;`, `\;`).Replace(name)
@@ -233,4 +237,16 @@ const leaves = stream.OpDelete | stream.OpTTL | stream.OpDrop | stream.OpRename
 func parseSkip(text string) (stream.Ops, string, error) {
 	ops, err := stream.ParseOps(text)
 	return ops, ops.String(), err
+}
+
+func parseSoftDelete(field string) (string, string, error) {
+	switch {
+	case field == "":
+		return "", "", errors.New("the field after the = is missing")
+	case field == "_id" || strings.ContainsAny(field, ".$;\x00"):
+		return "", "",
+			fmt.Errorf("%q cannot be the field, which stands at the top level, is not _id, and has no dot, dollar or semicolon",
+				field)
+	}
+	return field, field, nil
 }

@@ -38,7 +38,6 @@ type Histories struct {
 	Versions
 }
 
-// Record makes versions of changes where rules require it.
 func (st *Stage) Record(h Histories) {
 	if st.rules.Histories() {
 		st.recorder = &recorder{st: st, Histories: h, atOnce: mostAtOnce, most: mostRecent}

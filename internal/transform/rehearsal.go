@@ -60,7 +60,6 @@ type Rehearsal struct {
 	out     []byte
 }
 
-// Rehearse returns a Rehearsal of rules.
 func Rehearse(s *Set) (*Rehearsal, error) {
 	r := &Rehearsal{rules: s, why: map[*Effect]map[string]int64{}}
 	if s == nil {
@@ -178,7 +177,6 @@ func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 
 const mostReasons = 10
 
-// Effects returns the counts, rule by rule.
 func (r *Rehearsal) Effects() (out []Effect) {
 	for _, e := range slices.Concat(r.filters, r.maps, r.skips, r.marks) {
 		one := *e

@@ -247,7 +247,6 @@ func (s *Set) Target(ns string) string {
 	return ns
 }
 
-// Renames reports a rename.
 func (s *Set) Renames() bool { return s != nil && len(s.dbs)+len(s.colls) > 0 }
 
 // Source is the inverse of Target: the first of Sources.
@@ -342,7 +341,6 @@ func (s *Set) canonical() string {
 	return strings.Join(parts, "; ")
 }
 
-// Includes reports an include.
 func (s *Set) Includes() bool { return s != nil && len(s.include) > 0 }
 
 // ByCommand returns the rules of a job whose target also has documents of others: no collection can

@@ -21,23 +21,6 @@ import (
 	"github.com/millrace/millrace/internal/users"
 )
 
-// Spec says which clusters are compared, and how. Source and Target hold secrets and are never
-// logged.
-type Spec struct {
-	Source, Target string
-	// SourceShards and TargetShards override the addresses of shards, by name.
-	SourceShards, TargetShards map[string]string
-	// AllowShard permits a side that is one shard of a sharded cluster.
-	AllowShard bool
-	// ShardsLeft allows names in SourceShards of shards that have left, as a job does.
-	ShardsLeft bool
-	Rules      transform.Config
-	Options
-	// Observe gets the function that returns the progress when the comparison begins. That is safe
-	// for concurrent use at any later time. Nil is allowed.
-	Observe func(stats func() Stats)
-}
-
 // Clusters connects to both clusters and compares what the rules keep: documents, collections,
 // options, indexes and views. An error means that the comparison did not end. Differences are in
 // the report.
@@ -116,8 +99,6 @@ func closeAll(sides [2]*mongo.Cluster) {
 		}
 	}
 }
-
-const appName = "millrace-verify"
 
 func different(source, target *mongo.Cluster) error {
 	if !source.Same(target) {

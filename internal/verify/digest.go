@@ -13,25 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// Method is how documents are compared.
-type Method string
-
-const (
-	// Auto is Digest, but Ranges for small collections.
-	Auto Method = "auto"
-	// Ranges streams both sides in _id order and compares the bytes. For random _ids servers fetch
-	// documents at random.
-	Ranges Method = "ranges"
-	// Digest reads both sides in storage order, several times as fast in memory and many times on
-	// disk. It compares sums of 128-bit hashes (random seeds, drawn per collection and run) of
-	// groups of documents, then the documents of groups that differ, byte for byte. It misses two
-	// differing documents with a probability of about 2^-100. Collections that do not suit it
-	// (field order ignored, no _id index, very much differs) are compared by Ranges.
-	Digest Method = "digest"
-	// Single looks at single documents (Options.Documents).
-	Single Method = "single"
-)
-
 var errTooDifferent = errors.New("too much differs for digests")
 
 // table holds the sums of one side. The hash of a document's _id chooses its group. Sums do not

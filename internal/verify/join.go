@@ -197,17 +197,6 @@ func (j *join) lookUp(ctx context.Context, left bool) error {
 	return nil
 }
 
-// chunk counts items that fit into limit bytes: at least one, at most a thousand.
-func chunk(n, limit int, size func(int) int) int {
-	total := 0
-	for i := range min(n, 1000) {
-		if total += size(i); total > limit && i > 0 {
-			return i
-		}
-	}
-	return min(n, 1000)
-}
-
 func (j *join) free() {
 	for _, l := range []*lane{&j.left, &j.right} {
 		l.drop()
@@ -275,18 +264,6 @@ func together(have, doc []byte) []byte {
 	all := append(apart(have), doc)
 	slices.SortFunc(all, bytes.Compare)
 	return slices.Concat(all...)
-}
-
-func apart(docs []byte) (all [][]byte) {
-	for len(docs) >= 4 {
-		n := int(binary.LittleEndian.Uint32(docs))
-		if n < 5 || n > len(docs) {
-			break
-		}
-		all = append(all, docs[:n:n])
-		docs = docs[n:]
-	}
-	return all
 }
 
 func (e *Engine) several() bool {

@@ -169,3 +169,14 @@ func (r *rechecker) observe(cand *candidate, a, b digest, now time.Time) (note s
 
 // minLooks keeps the time limit from deciding when looks take long.
 const minLooks = 5
+
+// chunk counts items that fit into limit bytes: at least one, at most a thousand.
+func chunk(n, limit int, size func(int) int) int {
+	total := 0
+	for i := range min(n, 1000) {
+		if total += size(i); total > limit && i > 0 {
+			return i
+		}
+	}
+	return min(n, 1000)
+}

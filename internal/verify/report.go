@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -230,7 +231,6 @@ type Skipped struct {
 	Content    int64  `json:"content"` // both have them, with other content
 }
 
-// String returns the counts in words.
 func (s *Skipped) String() string {
 	var text string
 	for _, part := range []struct {
@@ -281,4 +281,12 @@ func (p *Pair) expects(kind Kind, expired func() bool) bool {
 		return p.Skips.Has(made)
 	}
 	return p.Skips.Has(changed)
+}
+
+func apart(docs []byte) (all [][]byte) {
+	doc, docs, ok := bsoncore.ReadDocument(docs)
+	for ; ok; doc, docs, ok = bsoncore.ReadDocument(docs) {
+		all = append(all, doc)
+	}
+	return all
 }

@@ -42,6 +42,25 @@ import (
 	"github.com/millrace/millrace/internal/users"
 )
 
+// Method is how documents are compared.
+type Method string
+
+const (
+	// Auto is Digest, but Ranges for small collections.
+	Auto Method = "auto"
+	// Ranges streams both sides in _id order and compares the bytes. For random _ids servers fetch
+	// documents at random.
+	Ranges Method = "ranges"
+	// Digest reads both sides in storage order, several times as fast in memory and many times on
+	// disk. It compares sums of 128-bit hashes (random seeds, drawn per collection and run) of
+	// groups of documents, then the documents of groups that differ, byte for byte. It misses two
+	// differing documents with a probability of about 2^-100. Collections that do not suit it
+	// (field order ignored, no _id index, very much differs) are compared by Ranges.
+	Digest Method = "digest"
+	// Single looks at single documents (Options.Documents).
+	Single Method = "single"
+)
+
 // Pair names two collections that should hold the same documents, and how the source's become the
 // target's. For time series the names are those of the system.buckets collections. Everything else
 // about them (capped, clustered, collation) is read from the servers.
@@ -98,6 +117,25 @@ type Options struct {
 	// Log receives events of collections; nil discards it.
 	Log *slog.Logger
 }
+
+// Spec says which clusters are compared, and how. Source and Target hold secrets and are never
+// logged.
+type Spec struct {
+	Source, Target string
+	// SourceShards and TargetShards override the addresses of shards, by name.
+	SourceShards, TargetShards map[string]string
+	// AllowShard permits a side that is one shard of a sharded cluster.
+	AllowShard bool
+	// ShardsLeft allows names in SourceShards of shards that have left, as a job does.
+	ShardsLeft bool
+	Rules      transform.Config
+	Options
+	// Observe gets the function that returns the progress when the comparison begins. That is safe
+	// for concurrent use at any later time. Nil is allowed.
+	Observe func(stats func() Stats)
+}
+
+const appName = "millrace-verify"
 
 // RecheckOptions say how long a mismatch may stay undecided while writes go on.
 type RecheckOptions struct {

@@ -36,7 +36,6 @@ type Position struct {
 	N int32
 }
 
-// Compare orders positions.
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.T.T, q.T.T), cmp.Compare(p.T.I, q.T.I), cmp.Compare(p.N, q.N))
 }
@@ -78,20 +77,17 @@ func Parse(doc bson.Raw) (v Version, err error) {
 	return v, nil
 }
 
-// AppendID appends the _id of a version.
 func AppendID(dst []byte, key bsonraw.ID, at Position) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendValueElement(dst, "k", key)
 	dst = bsoncore.AppendTimestampElement(dst, "t", at.T.T, at.T.I)
 	dst = bsoncore.AppendInt32Element(dst, "n", at.N)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // Size is at least what Append appends besides the key and the document.
 const Size = 96
 
-// Append appends a version as a document.
 func Append(dst []byte, v Version) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = bsoncore.AppendHeader(dst, bsoncore.TypeEmbeddedDocument, "_id")
@@ -103,8 +99,7 @@ func Append(dst []byte, v Version) []byte {
 	if v.Doc != nil {
 		dst = bsoncore.AppendDocumentElement(dst, docField, bsoncore.Document(v.Doc))
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
+	return bsonraw.Close(dst, i)
 }
 
 // AppendCopy appends the version of a document that was copied, or changed during the copy, which began at start.
@@ -133,10 +128,9 @@ func appendDiff(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	outer, dst := bsoncore.AppendDocumentElementStart(dst, "diff")
 	set, dst := bsoncore.AppendDocumentElementStart(dst, "u")
 	dst = bsoncore.AppendTimestampElement(dst, atField, at.T, at.I)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
+	dst = bsonraw.Close(dst, set)
 	dst = bsoncore.AppendDocumentElement(dst, "s"+docField, diff.Data)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, outer)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, all)
+	dst = bsonraw.Close(dst, outer, all)
 	return dst, nil
 }
 
@@ -149,16 +143,16 @@ func appendModifiers(dst []byte, o bson.Raw, at bson.Timestamp) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
+	dst = bsonraw.Close(dst, set)
 	if gone := bsonraw.Value(o, "$unset"); gone.Type != 0 {
 		var unset int32
 		unset, dst = bsoncore.AppendDocumentElementStart(dst, "$unset")
 		if dst, err = appendPaths(dst, gone); err != nil {
 			return nil, err
 		}
-		dst, _ = bsoncore.AppendDocumentEnd(dst, unset)
+		dst = bsonraw.Close(dst, unset)
 	}
-	dst, _ = bsoncore.AppendDocumentEnd(dst, all)
+	dst = bsonraw.Close(dst, all)
 	return dst, nil
 }
 
@@ -225,7 +219,6 @@ type Newest struct {
 	last   bson.Raw // of it, nil for none
 }
 
-// NewNewest finds versions before a position.
 func NewNewest(before Position) *Newest { return &Newest{before: before} }
 
 // Add takes the next version. It returns the newest one of the previous document, nil for none, valid until the next

@@ -14,6 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
+
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Pool selects servers of one deployment and hands out the driver's connections to them. It is safe for concurrent
@@ -84,7 +86,6 @@ func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool
 	return p, err
 }
 
-// Compression is how messages are compressed now.
 func (p *Pool) Compression() Compression {
 	if p.zip != nil {
 		return p.zip.compression()
@@ -112,7 +113,6 @@ func (p *Pool) Limit(most int) {
 	p.now.Load().slots.bound(most)
 }
 
-// Limited reports whether Limit bounds the connections.
 func (p *Pool) Limited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,3 +255,73 @@ func (p *Pool) selectionTimeout() time.Duration {
 	}
 	return 30 * time.Second
 }
+
+// slots bound how many connections are in use at once. It is safe for concurrent use.
+type slots struct {
+	queue  pace.Queue
+	mu     sync.Mutex
+	most   int // 0 is without a bound
+	beyond int // how many more there are, until most would do
+	used   int
+	moved  time.Time // when a slot was taken or given back last
+}
+
+// standstill is the time without a slot taken or given back after which callers get one more: an owner may wait for
+// another connection.
+const standstill = 5 * time.Second
+
+func newSlots(most int) *slots { return &slots{queue: pace.NewQueue(), most: most} }
+
+// take waits for a slot. The only error is ctx's.
+func (s *slots) take(ctx context.Context) error {
+	const look = standstill / 4
+	began := time.Now()
+	return s.queue.Wait(ctx, look, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.room() && time.Since(began) >= look && time.Since(s.moved) >= standstill {
+			s.beyond = s.used + 1 - s.most
+		}
+		room := s.room()
+		if room {
+			s.move(1)
+		}
+		return room
+	})
+}
+
+func (s *slots) force() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.move(1)
+}
+
+func (s *slots) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.move(-1); s.used < s.most {
+		s.beyond = 0
+	}
+	s.queue.Freed()
+}
+
+// spare reports more slots in use than allowed.
+func (s *slots) spare() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most > 0 && s.used > s.most+s.beyond
+}
+
+// bound changes how many slots there are. Those in use stay so.
+func (s *slots) bound(most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.most, s.beyond = most, 0
+	s.queue.Freed()
+}
+
+// The rest is called with mu locked.
+
+func (s *slots) room() bool { return s.most <= 0 || s.used < s.most+s.beyond }
+
+func (s *slots) move(by int) { s.used, s.moved = s.used+by, time.Now() }

@@ -1,14 +1,19 @@
 package wire
 
 import (
+	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/tag"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
 // Selector says which server of a deployment a connection goes to.
@@ -21,7 +26,6 @@ type Selector struct {
 	urgent bool // Pool.Limit does not count
 }
 
-// Primary selects the writable member.
 func Primary() Selector { return Selector{} }
 
 // ByReadPreference selects by mode, tag sets and maximum staleness, which is compared with the primary's last write.
@@ -140,4 +144,137 @@ func known(servers []description.Server) []description.Server {
 
 func filter(servers []description.Server, keep func(description.Server) bool) []description.Server {
 	return slices.DeleteFunc(slices.Clone(servers), func(d description.Server) bool { return !keep(d) })
+}
+
+// spread sends each exchange to the router that was sent the fewest bytes. It is safe for concurrent use.
+type spread struct {
+	mu    sync.Mutex
+	sent  map[string]int64 // by address
+	among []string         // that were chosen from the last time, sorted
+	total map[string]*Sent // by address; of those beyond mostRouters by ""
+}
+
+// Sent is what one of the routers was sent.
+type Sent struct {
+	Router          string // its address, "" for all beyond mostRouters
+	Messages, Bytes int64
+}
+
+// mostRouters bounds the routers that are counted separately.
+const mostRouters = 64
+
+// checkoutBytes is what a connection counts for before anything is sent.
+const checkoutBytes = 4 << 10
+
+// least chooses a router. When the list changes, all begin with nothing: a router that is back must not get all.
+func (s *spread) least(routers []description.Server) []description.Server {
+	if len(routers) < 2 {
+		return routers
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var among []string
+	for _, r := range routers {
+		among = append(among, r.Addr.String())
+	}
+	slices.Sort(among)
+	if !slices.Equal(among, s.among) {
+		s.among, s.sent = among, map[string]int64{}
+	}
+	best, least := 0, int64(math.MaxInt64)
+	for i, r := range routers {
+		if n := s.sent[r.Addr.String()]; n < least {
+			best, least = i, n
+		}
+	}
+	return routers[best : best+1]
+}
+
+func (s *spread) add(addr string, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent == nil {
+		s.sent = map[string]int64{}
+	}
+	s.sent[addr] += bytes
+}
+
+func (s *spread) message(addr string, bytes int64) {
+	s.add(addr, bytes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.total[addr]
+	if one == nil && len(s.total) >= mostRouters {
+		addr = ""
+		one = s.total[addr]
+	}
+	if one == nil {
+		if s.total == nil {
+			s.total = map[string]*Sent{}
+		}
+		one = &Sent{Router: addr}
+		s.total[addr] = one
+	}
+	one.Messages, one.Bytes = one.Messages+1, one.Bytes+bytes
+}
+
+// Sent is what each router was sent since the pool was opened, by address.
+func (p *Pool) Sent() []Sent {
+	p.over.mu.Lock()
+	defer p.over.mu.Unlock()
+	list := make([]Sent, 0, len(p.over.total))
+	for _, addr := range slices.Sorted(maps.Keys(p.over.total)) {
+		list = append(list, *p.over.total[addr])
+	}
+	return list
+}
+
+// Unreachable is a server that the driver found unsuitable.
+type Unreachable struct {
+	Address string
+	Err     error  // why it cannot be used; nil if it answers
+	Role    string // its role in its set with its tags, such as "the primary"
+}
+
+// Unsuitable is the driver's error when no server was suitable.
+type Unsuitable struct {
+	Servers []Unreachable
+	Text    string // of the driver's error, which describes all of the deployment
+}
+
+// UnsuitableServers finds an Unsuitable in an error.
+func UnsuitableServers(err error) (u Unsuitable, ok bool) {
+	e, ok := errors.AsType[topology.ServerSelectionError](err)
+	if !ok {
+		return u, false
+	}
+	u.Text = e.Error()
+	for _, s := range e.Desc.Servers {
+		u.Servers = append(u.Servers, Unreachable{Address: s.Addr.String(), Err: s.LastError, Role: roleOf(s)})
+	}
+	return u, true
+}
+
+func roleOf(s description.Server) string {
+	role := "no member that can be read"
+	switch s.Kind {
+	case description.ServerKindRSPrimary:
+		role = "the primary"
+	case description.ServerKindRSSecondary:
+		role = "a secondary"
+	case description.ServerKindRSArbiter:
+		return "an arbiter"
+	case description.ServerKindMongos:
+		return "a router"
+	}
+	if len(s.Tags) == 0 {
+		return role
+	}
+	return role + " with tags " + tags(s.Tags)
+}
+
+// AuthFailed reports that a server refused a login.
+func AuthFailed(err error) bool {
+	_, refused := errors.AsType[*auth.Error](err)
+	return refused
 }

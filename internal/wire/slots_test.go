@@ -11,8 +11,7 @@ import (
 // TestSlots: no more are taken than there are, all who wait get one, in their order.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s slots
-		s.bound(2)
+		s := newSlots(2)
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
@@ -38,8 +37,7 @@ func TestSlots(t *testing.T) {
 // as many as before are there afterwards.
 func TestSlotsStandStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s slots
-		s.bound(2)
+		s := newSlots(2)
 		var all sync.WaitGroup
 		for range 2 {
 			all.Go(func() {
@@ -63,15 +61,14 @@ func TestSlotsStandStill(t *testing.T) {
 // TestSlotsEnd: who gives up waiting takes none, and a bound that is taken away lets all in.
 func TestSlotsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s slots
-		s.bound(1)
+		s := newSlots(1)
 		if err := s.take(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := s.take(ctx); err == nil || len(s.waiting) != 0 {
-			t.Errorf("%v, %d wait", err, len(s.waiting))
+		if err := s.take(ctx); err == nil || s.used != 1 {
+			t.Errorf("%v, %d are taken", err, s.used)
 		}
 		var all sync.WaitGroup
 		for range 3 {

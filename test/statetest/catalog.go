@@ -114,8 +114,8 @@ func namesKept(t T, s Setup) {
 func skips() (many []stream.Place) {
 	long := strings.Repeat("x", 1<<20)
 	for i := range 10 {
-		many = append(many, stream.Place{NS: "d.c", ID: doc(fmt.Sprint(i, long)).Lookup("v"), At: at(uint32(i)),
-			Source: "s.c"})
+		many = append(many, stream.Place{Origin: stream.Origin{NS: "d.c", Source: "s.c"},
+			ID: doc(fmt.Sprint(i, long)).Lookup("v"), At: at(uint32(i))})
 	}
 	return many
 }

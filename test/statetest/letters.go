@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // OpenLetters opens a job's dead letters, with nothing in memory.
@@ -102,17 +103,18 @@ func letter(ns string, id, v any, state deadletter.State) deadletter.Letter {
 	if err != nil {
 		panic(err)
 	}
-	uuid := [16]byte{1, 2, 3}
+	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte{1, 2, 3, 15: 0}}
 	other := bson.RawValue{Type: bson.TypeBoolean, Value: []byte{1}}
-	return deadletter.Letter{NS: ns, State: state, Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"),
+	return deadletter.Letter{Origin: stream.Origin{NS: ns, Source: "s." + ns, UUID: uuid}, State: state,
+		Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"),
 		Doc: raw, At: at(5), Until: at(9),
-		Source: "s." + ns, UUID: &uuid, Reason: "no room", Code: 11000, Index: "v_1", Other: other}
+		Reason: "no room", Code: 11000, Index: "v_1", Other: other}
 }
 
 func same(a, b deadletter.Letter) bool {
 	return a.NS == b.NS && a.State == b.State && a.Cause == b.Cause && a.DocID.Equal(b.DocID) &&
 		bytes.Equal(a.Doc, b.Doc) && a.At == b.At && a.Until == b.Until &&
-		a.Source == b.Source && (a.UUID == nil) == (b.UUID == nil) && (a.UUID == nil || *a.UUID == *b.UUID) &&
+		a.Source == b.Source && a.UUID.Equal(b.UUID) &&
 		a.Reason == b.Reason && a.Code == b.Code && a.Index == b.Index && a.Other.Equal(b.Other)
 }
 
@@ -208,7 +210,7 @@ func replaced(t T, open OpenLetters) {
 	for n, v := range []any{"short", long + "y", bson.D{{Key: "$v", Value: 1}}, nil} {
 		l := letter("d.c", 1, v, deadletter.Open)
 		if l.At = at(uint32(10 + n)); n == 3 {
-			l.Doc, l.Index, l.Source, l.UUID, l.Other = nil, "", "", nil, bson.RawValue{}
+			l.Doc, l.Index, l.Source, l.UUID, l.Other = nil, "", "", bson.Binary{}, bson.RawValue{}
 		}
 		b.ok(b.Write(t.Context(), l))
 		if got := b.read("replaced", l); got.ID != id {

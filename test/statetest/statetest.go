@@ -409,7 +409,7 @@ func reset(t T, s Setup) {
 	b.ok(b.Save(t.Context(), bson.D{{Key: "applied", Value: at(7)}, {Key: "mark", Value: "m"},
 		{Key: "consistent", Value: at(6)}, {Key: "reach", Value: at(9)},
 		{Key: "paused", Value: true},
-		{Key: "refused", Value: []stream.Place{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(5)}}}}))
+		{Key: "refused", Value: []stream.Place{{Origin: stream.Origin{NS: "d.c"}, ID: doc(1).Lookup("v"), At: at(5)}}}}))
 	b.ok(b.Note(t.Context(), bson.D{{Key: "session", Value: doc("s")}}))
 	old := b.stored()
 	b.ok(b.Reset(t.Context(), state.Job{Phase: "anew", Rules: "other"}))
@@ -431,7 +431,8 @@ func cleared(t T, s Setup) {
 	for _, one := range []bench{b, other} {
 		b.ok(one.SaveSlices(t.Context(), []state.Slice{{ID: "a/0", State: doc(1)}}))
 		b.ok(one.SaveCatalog(t.Context(), []state.Mapped{named("d.c", "d.c")}))
-		b.ok(one.SaveSkipped(t.Context(), []stream.Place{{NS: "d.c", ID: doc(1).Lookup("v"), At: at(1)}}))
+		b.ok(one.SaveSkipped(t.Context(), []stream.Place{
+			{Origin: stream.Origin{NS: "d.c"}, ID: doc(1).Lookup("v"), At: at(1)}}))
 	}
 	b.ok(b.Clear(t.Context()))
 	for _, one := range []struct {

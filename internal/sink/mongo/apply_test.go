@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
@@ -318,7 +319,7 @@ func TestConflictsAreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := p.position(t)
-	var conflict *mongosink.ConflictError
+	var conflict *resolve.ConflictError
 	if _, err := p.replay(t, inserted, to, mongosink.Options{}); !errors.As(err, &conflict) {
 		t.Errorf("update of a missing document: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -174,7 +175,7 @@ func TestConformance(t *testing.T) {
 		},
 		"letters": func() mongosink.Options {
 			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 3, BatchOps: 10},
-				Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "conform", nil), OnConflict: deadletter.Skip}}
+				Policy: resolve.Policy{Letters: deadletter.New(p.dst, "conform", nil), OnConflict: deadletter.Skip}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

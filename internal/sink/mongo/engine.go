@@ -1,9 +1,21 @@
+// Package mongosink writes a stream of events to a MongoDB target, in parallel and folded.
+//
+// It routes events by namespace and _id to partitions, which keep the order of each document. A
+// partition folds events (package fold) into batches without order and sends them (package write).
+// Operations that the target does not take at once wait for a barrier (package resolve). Schema changes
+// are barriers.
+//
+// The stream is cut into segments, one per batch of package stream. A position is applied when its
+// segment and all before it are acknowledged.
+//
+// No command is built here, no update parsed, and no conflict decided.
 package mongosink
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync/atomic"
 	"time"
@@ -11,13 +23,93 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
+
+// Options configure an Engine.
+type Options struct {
+	Sizes     Sizes
+	Targets   Targets
+	LeavesOut bool // documents which rules cannot map are left out
+	Overlap   Overlap
+	// Schema applies a schema change. Everything before it is acknowledged, nothing after it sent until
+	// Schema returns. before is the last completely applied position. last reports that no event of the
+	// change's position follows, so that the position is applied when Schema returns.
+	Schema func(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error
+	// Policy decides about documents that the target refuses. Source answers questions about them.
+	Policy resolve.Policy
+	Source resolve.Source
+	// Write configures the writers. New sets its Target.
+	Write write.Options
+	Limit *pace.Limiter // throttles the events; nil is none
+	Log   *slog.Logger
+}
+
+// DefaultPartitions is the default of Sizes.Partitions.
+const DefaultPartitions = 8
+
+// Sizes limit an Engine.
+type Sizes struct {
+	Partitions int   // the number of parallel writers, default DefaultPartitions
+	InFlight   int64 // bounds the bytes of events in flight, default 32 MB
+	BatchOps   int   // of one batch of a partition, default 4000
+	BatchBytes int   // of one batch of a partition, default 4 MB
+	// Coalesce bounds the bytes of updates that one partition keeps back during a backlog, default 4 MB;
+	// negative keeps none back. Small inserts among them raise it, to at most fold.MostKept times.
+	Coalesce int
+}
+
+// Targets describes collections. Answers are cached until the next schema change.
+type Targets interface {
+	// Absent reports a source namespace that the target never got.
+	Absent(ns string) bool
+	// Traits reads a target collection's traits.
+	Traits(ctx context.Context, targetNS string) (Traits, error)
+	// Expiry returns how documents that stay on the target expire on the source, and a counter of those,
+	// which may be nil.
+	Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error)
+}
+
+// Traits are properties of a target collection that restrict how events are applied.
+type Traits struct {
+	Capped   bool // document order is content
+	Collated bool // _ids of different bytes can be equal
+	Key      docwrite.Key
+}
+
+// Overlap says how far the target may be ahead of the events.
+type Overlap struct {
+	End mongo.OpTime // the last position at which the target may be ahead of an event
+	// RereadUntil: up to this position, the source repairs updates that find no document, as an older
+	// target or the copy may differ from the source. Later ones are conflicts.
+	RereadUntil mongo.OpTime
+	// Refused are documents at which a conflict stopped an earlier run, with the first position that the
+	// target does not have.
+	Refused []stream.Place
+	Skipped []stream.Place // what Engine.Skipped returned in an earlier run
+	// Capped says, by target namespace, which events the target has already. None may be applied twice,
+	// as the order of a capped collection is content.
+	Capped map[string]CappedStart
+}
+
+func (o Options) withDefaults() Options {
+	s := &o.Sizes
+	s.Partitions = cmp.Or(max(s.Partitions, 0), DefaultPartitions)
+	s.InFlight = cmp.Or(max(s.InFlight, 0), 32<<20)
+	s.BatchOps = cmp.Or(max(s.BatchOps, 0), 4000)
+	s.BatchBytes = cmp.Or(max(s.BatchBytes, 0), 4<<20)
+	s.Coalesce = cmp.Or(s.Coalesce, 4<<20)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return o
+}
 
 // Engine applies events to one target. Run owns the partitions and is called once. One goroutine at a
 // time calls Feed and Drain, any goroutine the other methods. Renamed, StartCapped and SetOverlap are
@@ -55,7 +147,6 @@ type shared struct {
 	operations, folded, passed, schema atomic.Int64
 }
 
-// New returns an engine that starts at pos.
 func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o = o.withDefaults()
 	o.Write.Target = dst
@@ -132,7 +223,6 @@ func (e *Engine) failure(err error) error {
 // Applied returns the position up to which everything is acknowledged.
 func (e *Engine) Applied() stream.Position { return e.shared.ledger.current() }
 
-// Stats returns the counters of every sink.
 func (e *Engine) Stats() stream.SinkStats {
 	s := e.shared
 	return stream.SinkStats{Operations: s.operations.Load(), Folded: s.folded.Load(), Parked: e.resolver.Resolved(),
@@ -159,7 +249,7 @@ func (e *Engine) StartCapped(ns string, start CappedStart) { e.capped[ns] = &sta
 func (e *Engine) Skipped() ([]stream.Place, int) { return e.resolver.Skipped() }
 
 // Untangle makes room for a unique index; see resolve.Resolver. Everything fed must be drained.
-func (e *Engine) Untangle(ctx context.Context, c Clash) error {
+func (e *Engine) Untangle(ctx context.Context, c resolve.Clash) error {
 	return e.resolver.Untangle(ctx, e.barrier(true), c)
 }
 
@@ -180,7 +270,9 @@ func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err
 }
 
 // Repaired returns, once, the result of a Hold. Only the goroutine that feeds may call it.
-func (e *Engine) Repaired(ns string, id bsonraw.ID) Repaired { return e.resolver.Repaired(ns, id) }
+func (e *Engine) Repaired(ns string, id bsonraw.ID) resolve.Repaired {
+	return e.resolver.Repaired(ns, id)
+}
 
 func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {
 	traits, err := e.o.Targets.Traits(ctx, ns)

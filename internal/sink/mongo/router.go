@@ -12,13 +12,11 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// item is an event on its way to a partition.
 type item struct {
 	fold.Item
 	seg *segment
 }
 
-// destination is where the events of a source namespace go.
 type destination struct {
 	*fold.Target
 	start *CappedStart // of a capped collection, nil when all its events count
@@ -161,7 +159,6 @@ func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
 	return p.before
 }
 
-// destination returns where an event goes, nil for nowhere.
 func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
 	r := ev.Route
 	if r == nil || r.Target == "" {
@@ -191,15 +188,11 @@ func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, 
 	if err != nil {
 		return nil, err
 	}
-	t.Source, t.Stale, t.Partial = r.Source, r.Stale, r.Partial(e.o.LeavesOut)
+	t.Origin, t.Stale, t.Partial = ev.Origin(), r.Stale, r.Partial(e.o.LeavesOut)
 	if r.KeepsExpired {
 		if t.Expiry, t.Left, err = e.o.Targets.Expiry(ctx, r); err != nil {
 			return nil, err
 		}
-	}
-	if ev.UUID != nil {
-		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
-		*t.UUID = *ev.UUID
 	}
 	return &destination{Target: t, start: e.capped[r.Target]}, nil
 }

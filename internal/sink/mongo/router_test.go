@@ -191,7 +191,8 @@ func routerOrder(t *testing.T, seed uint64) {
 func TestRouterAhead(t *testing.T) {
 	id := idOf(7)
 	r := newRouted(t, 1, Options{Overlap: Overlap{End: at(10),
-		Refused: []stream.Place{{NS: "dst.c", ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
+		Refused: []stream.Place{{Origin: stream.Origin{NS: "dst.c"},
+			ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
 	for _, c := range []struct {
 		ns      string
 		id, pos int

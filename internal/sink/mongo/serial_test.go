@@ -15,7 +15,9 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/testseed"
 )
@@ -249,8 +251,8 @@ func TestSerialParked(t *testing.T) {
 		for variant, o := range map[string]mongosink.Options{
 			"whole":   {},
 			"single":  {Sizes: mongosink.Sizes{BatchOps: 1}},
-			"letters": {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial", nil), OnConflict: deadletter.Stop}},
-			"skip": {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial_skip", nil),
+			"letters": {Policy: resolve.Policy{Letters: deadletter.New(p.dst, "serial", nil), OnConflict: deadletter.Stop}},
+			"skip": {Policy: resolve.Policy{Letters: deadletter.New(p.dst, "serial_skip", nil),
 				OnConflict: deadletter.Skip}},
 		} {
 			t.Run(c.name+"/"+variant, func(t *testing.T) {
@@ -379,7 +381,7 @@ func TestParkedInFullLedger(t *testing.T) {
 			s.ctx = ctx
 			letters := deadletter.New(p.dst, name, nil)
 			s.killed(kill, mongosink.Options{Sizes: mongosink.Sizes{InFlight: 1, BatchOps: 1},
-				Policy: mongosink.Policy{Letters: letters, OnConflict: deadletter.Stop}})
+				Policy: resolve.Policy{Letters: letters, OnConflict: deadletter.Stop}})
 			if st := letters.Stats(); st.Open+st.Undecided > 0 {
 				t.Errorf("letters: %+v", st)
 			}
@@ -407,7 +409,7 @@ func TestClusteredIDs(t *testing.T) {
 	for i, id := range ids {
 		for variant, o := range map[string]mongosink.Options{"whole": {},
 			"single": {Sizes: mongosink.Sizes{BatchOps: 1},
-				Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}}} {
+				Policy: resolve.Policy{Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}}} {
 			t.Run(fmt.Sprint(id, "/", variant), func(t *testing.T) {
 				s := p.serial(t, fmt.Sprintf("clustered_%d_%s", i, variant), mongosink.Traits{}, clustered, true)
 				s.insert(id, k(1))
@@ -431,7 +433,7 @@ func TestClusteredIDs(t *testing.T) {
 				s.remove(id)
 				mid := s.now()
 				s.insert(id, k(6))
-				var conflict *mongosink.ConflictError
+				var conflict *resolve.ConflictError
 				if _, err := s.apply(mid, s.now(), mongo.OpTime{}, o); !errors.As(err, &conflict) {
 					t.Errorf("an insert of what is there: %v", err)
 				}
@@ -518,18 +520,18 @@ func lettersOfEqualIDs(t *testing.T, p pair, traits mongosink.Traits, create bso
 					t.Fatal(err)
 				}
 				letters := deadletter.New(p.dst, db, nil)
-				o := mongosink.Options{Policy: mongosink.Policy{Letters: letters, OnConflict: c.policy}}
+				o := mongosink.Options{Policy: resolve.Policy{Letters: letters, OnConflict: c.policy}}
 				if single {
 					o.Sizes.BatchOps, s.batch = 1, 300
 				}
-				o.Source.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value,
-					_ mongo.OpTime) (mongosink.Reread, error) {
+				o.Source.Reread = func(ctx context.Context, _ stream.Origin, id bsoncore.Value,
+					_ mongo.OpTime) (resolve.Reread, error) {
 					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id",
 						Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
 					if errors.Is(err, driver.ErrNoDocuments) {
 						err = nil
 					}
-					return mongosink.Reread{Doc: d, From: s.now(), Until: s.now()}, err
+					return resolve.Reread{Doc: d, From: s.now(), Until: s.now()}, err
 				}
 				at := s.from
 				for i, step := range c.steps {

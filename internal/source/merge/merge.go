@@ -60,7 +60,6 @@ func New(parts []Part, o Options) *Source {
 	return &Source{parts: parts, opt: o}
 }
 
-// Waits returns the present wait.
 func (s *Source) Waits() stream.Wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,7 +62,6 @@ type copiesFrom struct {
 // drop seconds later.
 const maxGone = 10_000
 
-// collState is the known state of a collection.
 type collState struct {
 	ns      string
 	gone    bool
@@ -119,7 +118,6 @@ func (f *ChangeFilter) add(id [16]byte, ns string) {
 	f.colls[id], f.names[ns] = &collState{ns: ns, indexes: map[string]bson.Raw{}}, id
 }
 
-// emitFunc takes the next batch of a source.
 type emitFunc = func(context.Context, *stream.Batch) error
 
 // Wrap returns an emitFunc that filters batches before emit.

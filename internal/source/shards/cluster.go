@@ -1,3 +1,5 @@
+// Package shards reads a sharded cluster directly from its shards and merges their oplogs into one
+// source. It omits the events of chunk moves, which change no document.
 package shards
 
 import (
@@ -16,6 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -92,7 +96,6 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 	return c, nil
 }
 
-// Close closes the shards.
 func (c *Cluster) Close() {
 	for _, s := range slices.Concat(c.Shards, c.unused) {
 		if s.Cluster != nil {
@@ -217,4 +220,132 @@ func openShard(ctx context.Context, m shardEntry, o Options) (s Shard, err error
 			m.Name, mongo.Redact(uri), c.Info.SetName, set)
 	}
 	return Shard{Name: m.Name, Cluster: c}, nil
+}
+
+const (
+	maxLookBytes = 256 << 20 // of the events that a Look sorts
+	changeSize   = 512       // approximate size of a schema change in memory, in bytes
+)
+
+// Look returns the events of collections within a span, and all schema changes, in the order of the
+// stream, as oplog.Look does. It omits chunk moves; a schema change may appear once per shard, with
+// the shard's name.
+func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span) (all []stream.Event, err error) {
+	left := maxLookBytes
+	for _, s := range c.Shards {
+		ctx, end, err := c.withClusterTime(ctx, s.Cluster, span.Until) // it may not know that time
+		if err != nil {
+			return nil, err
+		}
+		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: collections}
+		err = look.Each(ctx, span, func(ev *stream.Event) error {
+			left -= len(ev.Doc) + len(ev.Key.ID.Data)
+			one := *ev
+			one.Doc = slices.Clone(ev.Doc)
+			one.Key.ID.Data = slices.Clone(ev.Key.ID.Data)
+			if ch := one.Change; ch != nil {
+				left -= changeSize + len(ch.Options)
+				ch.Shard, ch.UUID.Data = s.Name, slices.Clone(ch.UUID.Data)
+			}
+			if left < 0 {
+				return mongo.WithHint(errors.New(
+					"too many writes to capped collections, or schema changes, since the last checkpoint"),
+					"exclude them, or start again with --restart")
+			}
+			all = append(all, one)
+			return nil
+		})
+		end()
+		if err != nil {
+			return nil, fmt.Errorf("shard %s: %w", s.Name, err)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.At.Compare(b.At) })
+	return all, nil
+}
+
+// configName stands for the config servers among connection strings by shard.
+const configName = "config"
+
+// Before reports a cluster with a shard older than a version.
+func (c *Cluster) Before(major, minor int) bool {
+	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(major, minor) })
+}
+
+// needsOwnerFilter reports a cluster with shards before 6.0, which do not mark writes to orphans: each
+// event is compared with the document's owner.
+func (c *Cluster) needsOwnerFilter() bool { return c.Before(6, 0) }
+
+// openConfig opens the config servers if they must be read continuously.
+func (c *Cluster) openConfig(ctx context.Context) error {
+	if c.opt.Data || !c.needsOwnerFilter() {
+		return nil
+	}
+	config, err := c.connectConfig(ctx, "before 6.0 millrace reads the config servers' oplog: they have to be reachable "+
+		"from here, with the user of the router or by another connection string")
+	c.config = config
+	return err
+}
+
+// connectConfig opens the config servers. hint is the remedy if they cannot be reached.
+func (c *Cluster) connectConfig(ctx context.Context, hint string) (*mongo.Cluster, error) {
+	uri := c.opt.Shards[configName]
+	var err error
+	if uri == "" {
+		var hosts string
+		if hosts, err = configHosts(ctx, c.Shards[0]); err == nil {
+			uri, err = mongo.MemberURI(c.opt.URI, hosts)
+		}
+		err = mongo.Wrap(err, "find the config servers")
+	}
+	var config *mongo.Cluster
+	if err == nil {
+		config, err = mongo.Connect(ctx, uri, c.opt.Mongo)
+		err = mongo.Wrap(err, "config servers")
+	}
+	return config, mongo.WithHint(err, cmp.Or(mongo.HintOf(err), hint))
+}
+
+func (c *Cluster) readConfig(config *mongo.Cluster) ownership.Config {
+	return ownership.Config{Cluster: config, Advance: c.advance(Shard{Name: configName, Cluster: config})}
+}
+
+// Config returns the config servers, which Close closes; nil from 6.0 on.
+func (c *Cluster) Config() *mongo.Cluster { return c.config }
+
+// configHosts reads the config servers' set and members from a shard, with the privilege getShardMap
+// of clusterMonitor.
+func configHosts(ctx context.Context, s Shard) (string, error) {
+	raw, err := s.Command(ctx, "admin", bson.D{{Key: "getShardMap", Value: 1}})
+	if err != nil {
+		return "", fmt.Errorf("ask shard %s: %w", s.Name, err)
+	}
+	hosts, ok := raw.Lookup("map", "config").StringValueOK()
+	if !ok {
+		return "", errors.New("shard " + s.Name + " does not know them")
+	}
+	return hosts, nil
+}
+
+// ownerFilter returns a function that wraps a shard's source in a filteredSource, if needed.
+func (c *Cluster) ownerFilter() func(Shard, stream.Source) stream.Source {
+	if c.trustAll || !c.needsOwnerFilter() {
+		return func(_ Shard, s stream.Source) stream.Source { return s }
+	}
+	history := ownership.NewHistory(ownership.HistoryOptions{
+		Config: c.readConfig(c.config), Shards: len(c.Shards), ByEpoch: c.Before(5, 0),
+		Removed: func(shard string) error {
+			if c.reads(shard) {
+				return nil
+			}
+			return errShardMissed
+		},
+	})
+	all := map[string]*mongo.Cluster{}
+	for _, s := range c.Shards {
+		all[s.Name] = s.Cluster
+	}
+	return func(s Shard, src stream.Source) stream.Source {
+		return &filteredSource{Source: src, shard: s, history: history, router: c.Router, shards: all}
+	}
 }

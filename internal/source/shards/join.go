@@ -92,7 +92,6 @@ func neededBy(pos stream.Position) (n needed, err error) {
 	return n, err
 }
 
-// missingFrom returns the needed shards that have left, by name.
 func (n needed) missingFrom(now []shardEntry) (gone []shardEntry) {
 	for _, name := range slices.Sorted(maps.Keys(n.parts)) {
 		if !isAmong(now, name) {
@@ -102,7 +101,6 @@ func (n needed) missingFrom(now []shardEntry) (gone []shardEntry) {
 	return gone
 }
 
-// isAmong reports a shard of a list.
 func isAmong(all []shardEntry, name string) bool {
 	return slices.ContainsFunc(all, func(m shardEntry) bool { return m.Name == name })
 }
@@ -204,7 +202,6 @@ func (c *Cluster) checkConfig(s Shard) error {
 	return fmt.Errorf("shard %s has %s and is older than the others", s.Name, s.Info.Version)
 }
 
-// HasLeft reports whether the cluster lacks a shard.
 func (c *Cluster) HasLeft(name string) bool {
 	_, present := c.topology[name]
 	return !present

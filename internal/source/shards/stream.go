@@ -71,7 +71,6 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit emitFunc) er
 	return s.Source.Run(ctx, from, new(txnOrder).wrap(out))
 }
 
-// skipApplied removes events up to a position from a batch.
 func skipApplied(b *stream.Batch, applied mongo.OpTime, hadEvents bool) {
 	if !b.Start.Before(applied) {
 		return
@@ -101,7 +100,6 @@ type labelledSource struct {
 	shard string
 }
 
-// Run implements stream.Source.
 func (s labelledSource) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	return s.Source.Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
 		for i := range b.Events {

@@ -60,7 +60,6 @@ func (o *txnOrder) deferTail(b *stream.Batch) {
 	b.Events, b.Partial = b.Events[:from], false
 }
 
-// document is one of a collection.
 type document struct{ ns, id string }
 
 // orderCommit orders the events of one time so that each finds the document that it changes. Documents
@@ -127,7 +126,6 @@ func joinMoves(parts [][]stream.Event) (out []stream.Event) {
 	return out
 }
 
-// remains is 0 if the part ends with a delete, else 1.
 func remains(part []stream.Event) int {
 	if part[len(part)-1].Kind == stream.Delete {
 		return 0
@@ -135,7 +133,6 @@ func remains(part []stream.Event) int {
 	return 1
 }
 
-// ofSeveralShards reports events of more than one shard's transaction.
 func ofSeveralShards(events []stream.Event) bool {
 	var first *stream.Transaction
 	for i := range events {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/statetest"
@@ -26,7 +27,7 @@ func TestLetters(t *testing.T) {
 func about(t *testing.T, id any) deadletter.Letter {
 	t.Helper()
 	doc := kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "$v", Value: 1}})
-	return deadletter.Letter{NS: "d.c", State: deadletter.Open, Cause: deadletter.CauseKey,
+	return deadletter.Letter{Origin: stream.Origin{NS: "d.c"}, State: deadletter.Open, Cause: deadletter.CauseKey,
 		DocID: bsoncore.Document(doc).Lookup("_id"), Doc: doc,
 		At: mongo.OpTime{TS: bson.Timestamp{T: 5, I: 1}, Term: 1}}
 }

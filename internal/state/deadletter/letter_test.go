@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/kit"
 )
 
@@ -38,17 +39,17 @@ func TestLetterID(t *testing.T) {
 		return bsoncore.Document(kit.Raw(bson.D{{Key: "_id", Value: v}})).Lookup("_id")
 	}
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1}}
-	base := Letter{NS: "a.b", DocID: id(1), At: at, State: Open}
+	base := Letter{Origin: stream.Origin{NS: "a.b"}, DocID: id(1), At: at, State: Open}
 	seen := map[string]string{letterID("j", base): "base"}
-	if undecided := base; letterID("j", Letter{NS: undecided.NS, DocID: undecided.DocID, At: at,
+	if undecided := base; letterID("j", Letter{Origin: undecided.Origin, DocID: undecided.DocID, At: at,
 		State: Undecided}) != letterID("j", base) {
 		t.Error("the same refusal has two ids")
 	}
 	for name, l := range map[string]Letter{
-		"type":      {NS: "a.b", DocID: id(1.0), At: at},
-		"namespace": {NS: "a.c", DocID: id(1), At: at},
-		"position":  {NS: "a.b", DocID: id(1), At: mongo.OpTime{TS: bson.Timestamp{T: 7, I: 2}}},
-		"removed":   {NS: "a.b", DocID: id(1), At: at, State: Removed},
+		"type":      {Origin: stream.Origin{NS: "a.b"}, DocID: id(1.0), At: at},
+		"namespace": {Origin: stream.Origin{NS: "a.c"}, DocID: id(1), At: at},
+		"position":  {Origin: stream.Origin{NS: "a.b"}, DocID: id(1), At: mongo.OpTime{TS: bson.Timestamp{T: 7, I: 2}}},
+		"removed":   {Origin: stream.Origin{NS: "a.b"}, DocID: id(1), At: at, State: Removed},
 	} {
 		got := letterID("j", l)
 		if other, ok := seen[got]; ok {
@@ -63,7 +64,9 @@ func TestLetterID(t *testing.T) {
 func TestOptionalFields(t *testing.T) {
 	some := bson.RawValue{Type: bson.TypeString, Value: bsoncore.AppendString(nil, "x")}
 	id := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "x")}
-	full := Letter{ID: "l", DocID: id, Doc: kit.Raw(bson.D{{Key: "_id", Value: "x"}}), Source: "d.c", UUID: &[16]byte{1},
+	full := Letter{ID: "l", DocID: id, Doc: kit.Raw(bson.D{{Key: "_id", Value: "x"}}),
+		Origin: stream.Origin{NS: "d.c", Source: "d.c",
+			UUID: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}},
 		Target: &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}, Index: "k_1", Other: some}
 	write := func(l Letter) (set, unset bson.Raw) {
 		var update bson.RawValue

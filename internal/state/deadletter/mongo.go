@@ -43,12 +43,11 @@ type stored struct {
 	IDText   string        `bson:"documentIdText"`
 	Document bson.Raw      `bson:"document,omitempty"`
 	// A document that cannot be embedded is kept as bytes, in parts.
-	Parts  int          `bson:"parts"`
-	Of     string       `bson:"partsOf"`
-	Bytes  int          `bson:"bytes"`
-	Update time.Time    `bson:"updated"`
-	Key    Key          `bson:"key"`
-	UUID   *bson.Binary `bson:"uuid,omitempty"`
+	Parts  int       `bson:"parts"`
+	Of     string    `bson:"partsOf"`
+	Bytes  int       `bson:"bytes"`
+	Update time.Time `bson:"updated"`
+	Key    Key       `bson:"key"`
 }
 
 // Prepare creates the collections, which transactions on 4.2 cannot.
@@ -78,9 +77,7 @@ func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
 		return Letter{}, fmt.Errorf("read dead letter %s: %w", id, err)
 	}
 	l := d.Letter
-	if l.Doc = d.Document; d.UUID != nil && len(d.UUID.Data) == 16 {
-		l.UUID = (*[16]byte)(d.UUID.Data)
-	}
+	l.Doc = d.Document
 	for n := range d.Parts {
 		var p struct{ Data []byte }
 		if err := k.collection(partsCollection).FindOne(ctx, byID(partID(d.Of, n))).Decode(&p); err != nil {
@@ -108,9 +105,6 @@ func commands(job string, l *Letter) []bson.D {
 	d := stored{Letter: *l, Job: job, DocID: storable(l.DocID), IDText: bsonraw.IDText(l.DocID), Bytes: len(l.Doc),
 		Key: KeyOf(l.DocID), Update: time.Now().UTC()}
 	d.Other = storable(bsonraw.FromRaw(l.Other))
-	if l.UUID != nil {
-		d.UUID = &bson.Binary{Subtype: bson.TypeBinaryUUID, Data: l.UUID[:]}
-	}
 	var cmds []bson.D
 	if len(l.Doc) > 0 && embeddable(l.Doc) {
 		d.Document = l.Doc

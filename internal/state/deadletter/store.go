@@ -185,7 +185,6 @@ func (st *Stats) count(s State, n int64) {
 	}
 }
 
-// Stats returns a snapshot.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

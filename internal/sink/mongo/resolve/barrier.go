@@ -125,7 +125,7 @@ func (r *Resolver) ResolveDue(ctx context.Context, b Barrier) error {
 		}
 		var docs []*Document
 		for _, l := range due {
-			t, err := r.target(ctx, Origin{Target: l.NS, Source: l.Source, UUID: l.UUID})
+			t, err := r.target(ctx, l.Origin)
 			if err != nil {
 				return err
 			}
@@ -335,7 +335,7 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 
 // askSource reads a document from the source, in a state at or after a position.
 func (r *Resolver) askSource(ctx context.Context, t *fold.Target, id bsonraw.ID, at mongo.OpTime) (Reread, error) {
-	re, err := r.o.Source.Reread(ctx, originOf(t), id, at)
+	re, err := r.o.Source.Reread(ctx, t.Origin, id, at)
 	if err != nil {
 		return re, fmt.Errorf("read %s, _id %s, from the source: %w", t.NS, bsonraw.IDText(id), err)
 	}

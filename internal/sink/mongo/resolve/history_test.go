@@ -209,13 +209,13 @@ func (r *replica) start(from int) {
 		Policy:  Policy{OnConflict: r.policy, Letters: r.letters},
 		Target:  func(context.Context, string) (*fold.Target, error) { return r.to, nil },
 		Source: Source{
-			Reread: func(_ context.Context, _ Origin, id bsonraw.ID, least mongo.OpTime) (Reread, error) {
+			Reread: func(_ context.Context, _ stream.Origin, id bsonraw.ID, least mongo.OpTime) (Reread, error) {
 				n := max(int(least.TS.T), r.newest)
 				n += r.p.IntN(len(r.p.events) - n + 1) // the source has gone on
 				own, _ := id.AsInt32OK()
 				return Reread{Doc: r.p.state(own, n), From: at(n), Until: at(n)}, nil
 			},
-			Has: func(_ context.Context, _ Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
+			Has: func(_ context.Context, _ stream.Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
 				n := r.newest + r.p.IntN(len(r.p.events)-r.newest+1)
 				for _, id := range ids {
 					has = append(has, r.p.state(id.Int32(), n) != nil)

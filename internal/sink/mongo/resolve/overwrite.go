@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -70,8 +71,7 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 		}
 		return letters, r.w.InsertIn(ctx, g.document())
 	})
-	var reply wire.WriteError
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[wire.WriteError](err); ok {
 		return refusedBy(reply), nil
 	}
 	return nil, err
@@ -126,8 +126,8 @@ func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadlette
 
 // inWay returns the dead letter of a document that is in the way of g.
 func (g *goal) inWay(s deadletter.State, id bsonraw.ID, doc []byte, what string) deadletter.Letter {
-	return deadletter.Letter{NS: g.Target.NS, State: s, Cause: deadletter.CauseInWay, DocID: id, Doc: doc,
-		Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
+	return deadletter.Letter{Origin: stream.Origin{NS: g.Target.NS}, State: s, Cause: deadletter.CauseInWay,
+		DocID: id, Doc: doc, Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
 }
 
 // returning returns dead letters with the source's state of removed documents, to be retried later.

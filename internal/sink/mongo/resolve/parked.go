@@ -50,7 +50,6 @@ type Parked struct {
 	docs  []*Document // in order
 }
 
-// NewParked returns a partition's empty set.
 func (r *Resolver) NewParked() *Parked { return &Parked{r: r} }
 
 // Disputed reports that the event's document has an open case.
@@ -58,10 +57,8 @@ func (s *Parked) Disputed(it *fold.Item) bool {
 	return s.r.o.Letters.Disputed(it.Target.NS, it.Event.Key.ID)
 }
 
-// Len returns the number of documents.
 func (s *Parked) Len() int { return len(s.docs) }
 
-// Take empties the set.
 func (s *Parked) Take() []*Document {
 	docs := s.docs
 	*s = Parked{r: s.r}

@@ -15,16 +15,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Origin names the source collection of a target namespace at an event's position. Its name may mean
-// another collection by now.
-type Origin struct {
-	Target string    // namespace
-	Source string    // namespace; empty where no event said
-	UUID   *[16]byte // nil where no event said
-}
-
-func originOf(t *fold.Target) Origin { return Origin{Target: t.NS, Source: t.Source, UUID: t.UUID} }
-
 // Reread is a document as the source has it now; Doc is nil if it has none.
 type Reread struct {
 	Doc  bson.Raw
@@ -77,13 +67,11 @@ const (
 	textShape   = "the document on the target has another shape than the update expects"
 )
 
-// conflict returns the error that ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
 	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason,
 		Doc: bsonraw.RawValue(o.ID), Since: o.First()}, hintForeign)
 }
 
-// refusal is why the target does not take a document.
 type refusal struct {
 	cause deadletter.Cause
 	code  int32
@@ -126,8 +114,8 @@ func (g *goal) document() write.Document {
 }
 
 func (g *goal) asLetter(why *refusal) deadletter.Letter {
-	l := deadletter.Letter{NS: g.Target.NS, Cause: why.cause, DocID: g.ID, Doc: g.doc, At: g.at, Until: g.until,
-		Reason: why.text, Code: why.code, Index: why.dup.Index(), Source: g.Target.Source, UUID: g.Target.UUID}
+	l := deadletter.Letter{Origin: g.Target.Origin, Cause: why.cause, DocID: g.ID, Doc: g.doc, At: g.at, Until: g.until,
+		Reason: why.text, Code: why.code, Index: why.dup.Index()}
 	if g.letter != nil {
 		l.ID, l.State = g.letter.ID, g.letter.State
 		if g.letter.Cause.Foreign() && why.cause != deadletter.CauseRefused {
@@ -137,7 +125,6 @@ func (g *goal) asLetter(why *refusal) deadletter.Letter {
 	return l
 }
 
-// verdict is what becomes of a refused document.
 type verdict int
 
 const (

@@ -90,8 +90,8 @@ func TestDecide(t *testing.T) {
 		refused // parked with its reason
 		skips
 	)
-	plain, capped, collated := &fold.Target{NS: "d.c"}, &fold.Target{NS: "d.c", Capped: true},
-		&fold.Target{NS: "d.c", Collated: true}
+	plain, capped, collated := fold.NewTarget("d.c"), fold.NewTarget("d.c"), fold.NewTarget("d.c")
+	capped.Capped, collated.Collated = true, true
 	for i, c := range []struct {
 		policy  Policy
 		target  *fold.Target
@@ -301,7 +301,7 @@ func TestReplay(t *testing.T) {
 // TestSkippedList: the list keeps the first place of a document, follows renames
 // and reports when it changes.
 func TestSkippedList(t *testing.T) {
-	r := New(Options{Source: Source{Has: func(context.Context, Origin, []bson.RawValue, mongo.OpTime) ([]bool,
+	r := New(Options{Source: Source{Has: func(context.Context, stream.Origin, []bson.RawValue, mongo.OpTime) ([]bool,
 		error) {
 		return nil, nil
 	}}})

@@ -73,12 +73,12 @@ func (b *bed) policy(p deadletter.Policy, overwrite bool) {
 		Policy: Policy{Overwrite: overwrite, OnConflict: p},
 		Target: func(context.Context, string) (*fold.Target, error) { return b.to, nil },
 		Source: Source{
-			Reread: func(_ context.Context, _ Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error) {
+			Reread: func(_ context.Context, _ stream.Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error) {
 				until := at
 				until.TS.T += b.later
 				return Reread{Doc: b.source[id.String()], From: at, Until: until}, nil
 			},
-			Has: func(_ context.Context, _ Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
+			Has: func(_ context.Context, _ stream.Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
 				for _, id := range ids {
 					has = append(has, b.source[bsoncore.Value{Type: bsoncore.Type(id.Type), Data: id.Value}.String()] != nil)
 				}

@@ -16,16 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// KeyOf is Key of a stored document.
 func KeyOf(d stream.Place) string { return Key(d.NS, bsonraw.FromRaw(d.ID)) }
-
-func origin(d stream.Place) Origin {
-	of := Origin{Target: d.NS, Source: d.Source}
-	if len(d.UUID.Data) == len(of.UUID) {
-		of.UUID = (*[16]byte)(d.UUID.Data)
-	}
-	return of
-}
 
 const (
 	// manySkipped is how many skipped documents the source is asked about for the first time.
@@ -149,11 +140,7 @@ func (r *Resolver) skip(t *fold.Target, o *fold.Op) {
 		return // nobody could tell
 	}
 	id := bsonraw.RawValue(bsonraw.Clone(o.ID))
-	p := stream.Place{NS: t.NS, ID: id, At: o.At, Source: t.Source}
-	if t.UUID != nil {
-		p.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: t.UUID[:]}
-	}
-	r.skipped.add(p)
+	r.skipped.add(stream.Place{Origin: t.Origin, ID: id, At: o.At})
 }
 
 // Deleted removes deleted documents from the skipped ones. Later the source may have another document
@@ -182,7 +169,7 @@ func (r *round) thinOut(ctx context.Context) error {
 		byOrigin[of] = append(byOrigin[of], p)
 	}
 	for _, places := range byOrigin {
-		t, err := r.target(ctx, origin(places[0]))
+		t, err := r.target(ctx, places[0].Origin)
 		if err != nil {
 			return err
 		}
@@ -215,7 +202,7 @@ func (r *round) explain(ctx context.Context, t *fold.Target, places []stream.Pla
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	has, err := r.o.Source.Has(ctx, originOf(t), ids, r.b.Overlap)
+	has, err := r.o.Source.Has(ctx, t.Origin, ids, r.b.Overlap)
 	if err != nil {
 		return fmt.Errorf("look for documents of %s on the source: %w", t.NS, err)
 	}
@@ -261,7 +248,7 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	b.Must = true
 	list, _ := r.skipped.list()
 	for _, p := range list {
-		t, err := r.target(ctx, origin(p))
+		t, err := r.target(ctx, p.Origin)
 		if err != nil {
 			return err
 		}
@@ -293,6 +280,7 @@ func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op)
 	}
 	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS,
 		"documentId", bsonraw.IDText(lost.ID), "position", lost.At)
-	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing,
-		DocID: lost.ID, Doc: now.Doc, At: now.From, Until: now.Until, Reason: textMissing})
+	return r.o.Letters.Write(ctx, deadletter.Letter{Origin: stream.Origin{NS: t.NS},
+		State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc, At: now.From,
+		Until: now.Until, Reason: textMissing})
 }
