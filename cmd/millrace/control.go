@@ -197,8 +197,8 @@ func resumeCommand(a *app) *cobra.Command {
 func throttleCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("throttle", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.ask(ctx, http.MethodPatch, api.PathLimits, c.Limits)
-		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
-		if l := loadText(progress.Load{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
+		text := limitsText(*cmp.Or(j.Desired.Limits, new(pace.Rates)))
+		if l := loadText(progress.Load{Loads: *cmp.Or(j.Desired.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
 		return c.changed(&j, err, text, "limits changed: "+text)
@@ -309,7 +309,7 @@ func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
 			return true, fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
 		case now.State == service.Finished || now.State == service.Failed:
 			return true, nil
-		case !now.Wish.Finalize:
+		case !now.Desired.Finalize:
 			return true, fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
 		}
 		return false, nil

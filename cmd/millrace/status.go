@@ -52,7 +52,7 @@ func (j *jobInfo) asStatus() jobStatus {
 		stands = service.Failed
 	}
 	out := api.JobOf(&service.Job{Definition: service.Definition{Name: j.Job, CreatedAt: j.CreatedAt,
-		Wish: service.Wish{Paused: j.Paused}},
+		Desired: service.Desired{Paused: j.Paused}},
 		Report: &service.Report{State: stands, At: j.SavedAt, Status: st}})
 	out.State = stands
 	return jobStatus{out, j}

@@ -21,8 +21,8 @@ type Definition struct {
 	// Settings are those of `millrace sync`: the given YAML or JSON, with references to secrets.
 	Settings string `json:"settings"`
 	// Labels are required of a worker.
-	Labels map[string]string `json:"labels,omitempty"`
-	Wish   Wish              `json:"wish"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Desired Desired           `json:"wish"`
 
 	CreatedAt time.Time `json:"createdAt"`
 	CreatedBy string    `json:"createdBy"`
@@ -38,9 +38,8 @@ type Stored struct {
 // At returns the revision, to read or set.
 func (s *Stored) At() *uint64 { return &s.Revision }
 
-type Wish struct {
-	// The desired state of a job, to which its worker brings it.
-
+// Desired is the desired state of a job, to which its worker brings it.
+type Desired struct {
 	Paused bool `json:"paused"`
 	// Finalize takes effect when the job follows.
 	Finalize bool `json:"finalize"`

@@ -16,8 +16,8 @@ const (
 	maxDocumentKey = 400
 )
 
-// RepairWish asks a verification to copy documents from the source again, and to compare only these.
-type RepairWish struct {
+// RepairRequest asks a verification to copy documents from the source again, and to compare only these.
+type RepairRequest struct {
 	// Of is the verification that found them.
 	Of        string `json:"of"`
 	Documents int    `json:"documents"`
@@ -25,16 +25,16 @@ type RepairWish struct {
 
 // Repair is a request with its progress.
 type Repair struct {
-	RepairWish
+	RepairRequest
 	RepairProgress
 }
 
 // Repair returns nil for a verification without a repair.
 func (v *Verification) Repair() *Repair {
-	if v.Wish.Repair == nil {
+	if v.Request.Repair == nil {
 		return nil
 	}
-	r := Repair{RepairWish: *v.Wish.Repair}
+	r := Repair{RepairRequest: *v.Request.Repair}
 	if v.Report != nil && v.Report.Repair != nil {
 		r.RepairProgress = *v.Report.Repair
 	}

@@ -101,18 +101,18 @@ const (
 // Final reports whether the verification has ended.
 func (s VerifyState) Final() bool { return s != VerifyQueued && s != VerifyRunning }
 
-// VerifyWish is a requested verification.
-type VerifyWish struct {
+// VerifyRequest is a requested verification.
+type VerifyRequest struct {
 	ID        string        `json:"id"`
 	Job       string        `json:"job"`
 	UID       string        `json:"uid"`
 	Options   VerifyOptions `json:"options"`
 	Scheduled bool          `json:"scheduled,omitempty"`
 	// Repair is nil without a repair.
-	Repair     *RepairWish `json:"repair,omitempty"`
-	CreatedAt  time.Time   `json:"createdAt"`
-	CreatedBy  string      `json:"createdBy"`
-	CanceledBy string      `json:"canceledBy,omitempty"`
+	Repair     *RepairRequest `json:"repair,omitempty"`
+	CreatedAt  time.Time      `json:"createdAt"`
+	CreatedBy  string         `json:"createdBy"`
+	CanceledBy string         `json:"canceledBy,omitempty"`
 	Stored
 }
 
@@ -136,12 +136,13 @@ type VerifyProgress struct {
 	Differences int64 `json:"differences"`
 }
 
-// VerifyHelper is another worker that reads parts, or has done so.
+// VerifyHelper is another worker that reads parts, or has done so: assign.Figures in the words of the API.
 type VerifyHelper struct {
 	Worker string `json:"worker"`
-	Parts  int    `json:"parts"` // now
 	Docs   int64  `json:"docs"`
 	Bytes  int64  `json:"bytes"`
+	Parts  int    `json:"parts"` // now
+	Why    string `json:"-"`     // may quote values
 }
 
 // VerifyReport is what the present or last worker reported.
@@ -169,8 +170,8 @@ type VerifyReport struct {
 
 // Verification is a request with its report.
 type Verification struct {
-	Wish   VerifyWish
-	Report *VerifyReport
+	Request VerifyRequest
+	Report  *VerifyReport
 	// Lease is that of the job's verifications, which run one at a time.
 	Lease *Lease
 }
@@ -180,7 +181,7 @@ func (v *Verification) State() VerifyState {
 	switch r := v.Report; {
 	case r != nil && r.State.Final():
 		return r.State
-	case v.Wish.CanceledBy != "":
+	case v.Request.CanceledBy != "":
 		return VerifyCanceled
 	case r != nil && v.Lease != nil && v.Lease.Run == r.Run:
 		return VerifyRunning

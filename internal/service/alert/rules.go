@@ -71,7 +71,7 @@ func (r Rule) evaluate(kind service.AlertKind, l look) finding {
 	switch {
 	case r.Off || !service.MatchJob(r.Jobs, l.job.Definition.Name):
 		return not("the rule is not asked for")
-	case l.job.Definition.Wish.Removed:
+	case l.job.Definition.Desired.Removed:
 		return not("the job is removed")
 	case kind == service.AlertConflict:
 		return l.conflict()

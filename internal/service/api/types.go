@@ -65,10 +65,10 @@ type Summary struct {
 // Job is a job with its report.
 type Job struct {
 	Summary
-	UID       string       `json:"uid"`
-	Settings  string       `json:"settings"`
-	CreatedBy string       `json:"createdBy"`
-	Wish      service.Wish `json:"wish"`
+	UID       string          `json:"uid"`
+	Settings  string          `json:"settings"`
+	CreatedBy string          `json:"createdBy"`
+	Desired   service.Desired `json:"wish"`
 	// Lease and Report are nil without a worker.
 	Lease  *service.Lease  `json:"lease"`
 	Report *service.Report `json:"report"`
@@ -104,8 +104,8 @@ type Removed struct {
 
 func summary(j *service.Job) Summary {
 	d := &j.Definition
-	s := Summary{Name: d.Name, State: j.State(), Labels: d.Labels, Paused: d.Wish.Paused, Finalize: d.Wish.Finalize,
-		Removed:    d.Wish.Removed,
+	s := Summary{Name: d.Name, State: j.State(), Labels: d.Labels, Paused: d.Desired.Paused, Finalize: d.Desired.Finalize,
+		Removed:    d.Desired.Removed,
 		LagSeconds: -1, WindowSeconds: -1, ETASeconds: -1, CreatedAt: d.CreatedAt}
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
@@ -138,6 +138,6 @@ func summary(j *service.Job) Summary {
 // JobOf returns a job with its report.
 func JobOf(j *service.Job) Job {
 	d := &j.Definition
-	return Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Wish: d.Wish, Lease: j.Lease,
+	return Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Desired: d.Desired, Lease: j.Lease,
 		Report: j.Known()}
 }

@@ -66,7 +66,7 @@ type Verifications struct {
 }
 
 func verificationOf(v *service.Verification) Verification {
-	w := &v.Wish
+	w := &v.Request
 	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt,
 		CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy,
 		Repair: v.Repair()}
@@ -95,7 +95,7 @@ func (c *call) toVerify(v *service.Verification, made bool, err error) (any, err
 	}
 	if made {
 		c.code = http.StatusCreated
-		c.w.Header().Set("Location", At(PathVerification, v.Wish.Job, v.Wish.ID))
+		c.w.Header().Set("Location", At(PathVerification, v.Request.Job, v.Request.ID))
 	}
 	return verificationOf(v), nil
 }
@@ -110,7 +110,7 @@ func (d desk) verifications(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := Verifications{Verifications: make([]Verification, 0, len(list)), Schedule: j.Definition.Wish.Verify}
+	out := Verifications{Verifications: make([]Verification, 0, len(list)), Schedule: j.Definition.Desired.Verify}
 	for i := range list {
 		out.Verifications = append(out.Verifications, verificationOf(&list[i]))
 	}

@@ -155,11 +155,11 @@ func limits(j *service.Job) (pace.Rates, pace.Loads) {
 		rates = s.Limits
 		loads.Source, loads.Target = cmp.Or(s.Load.Source, loads.Source), cmp.Or(s.Load.Target, loads.Target)
 	}
-	if j.Definition.Wish.Limits != nil {
-		rates = *j.Definition.Wish.Limits
+	if j.Definition.Desired.Limits != nil {
+		rates = *j.Definition.Desired.Limits
 	}
-	if j.Definition.Wish.Loads != nil {
-		loads = *j.Definition.Wish.Loads
+	if j.Definition.Desired.Loads != nil {
+		loads = *j.Definition.Desired.Loads
 	}
 	return rates, loads
 }

@@ -109,7 +109,7 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error
 		err = said{http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces"}
 	} else {
 		d.Drops, err = c.start(r, v, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels,
-			Wish: service.Wish{Paused: d.Paused}}, d.Edit)
+			Desired: service.Desired{Paused: d.Paused}}, d.Edit)
 	}
 	if err == nil {
 		return lead(w, r, "/jobs/"+d.Name)
@@ -202,11 +202,11 @@ func (c *console) entries(r *http.Request, v *visit, f *filter, before uint64) (
 	return list, before, nil
 }
 
-func difference(before, after *service.Wish) string {
+func difference(before, after *service.Desired) string {
 	if after == nil {
 		return ""
 	}
-	was := service.Wish{}
+	was := service.Desired{}
 	if before != nil {
 		was = *before
 	}

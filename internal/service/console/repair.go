@@ -43,7 +43,7 @@ func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error
 	if err != nil {
 		return c.showVerification(w, r, v, c.refusal(err))
 	}
-	return lead(w, r, verificationPath(name, made.Wish.ID))
+	return lead(w, r, verificationPath(name, made.Request.ID))
 }
 
 func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) error {

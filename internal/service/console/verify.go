@@ -32,14 +32,14 @@ type verifyPage struct {
 
 func verificationRowOf(v *service.Verification) verificationRow {
 	row := verificationRow{Verification: v, Sample: "all"}
-	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
+	if p := v.Request.Options.SamplePercent; p > 0 && p < 100 {
 		row.Sample = fmt.Sprintf("%g%%", p)
 	}
-	if r := v.Wish.Repair; r != nil {
+	if r := v.Request.Repair; r != nil {
 		row.Sample = fmt.Sprintf("%d documents, which it repairs", r.Documents)
 	}
-	if n := len(v.Wish.Options.Include); n > 0 {
-		row.Sample += " of " + strings.Join(v.Wish.Options.Include[:min(n, 3)], ", ")
+	if n := len(v.Request.Options.Include); n > 0 {
+		row.Sample += " of " + strings.Join(v.Request.Options.Include[:min(n, 3)], ", ")
 		if n > 3 {
 			row.Sample += ", …"
 		}
@@ -66,7 +66,7 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 	}
 	p := verifyPage{Job: name, Operator: v.who.Role.May(service.Operator)}
 	if j, err := c.Desk.Job(v.who, name); err == nil {
-		p.Schedule = j.Definition.Wish.Verify
+		p.Schedule = j.Definition.Desired.Verify
 	}
 	for i := range list {
 		p.Rows = append(p.Rows, verificationRowOf(&list[i]))
@@ -91,7 +91,7 @@ func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error
 	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
-	return lead(w, r, verificationPath(name, made.Wish.ID))
+	return lead(w, r, verificationPath(name, made.Request.ID))
 }
 
 func verificationPath(job, id string) string {

@@ -448,7 +448,7 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
 	d service.Definition) (done bool, err error) {
 	p.Step = stepStart
-	d.Wish.Paused = p.Paused
+	d.Desired.Paused = p.Paused
 	if p.Drops, err = c.start(r, v, d, p.Edit); err != nil {
 		return false, err
 	}

@@ -53,7 +53,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	if err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	want := service.RepairWish{Of: what.Of, Documents: len(docs)}
+	want := service.RepairRequest{Of: what.Of, Documents: len(docs)}
 	if was := d.View.Verification(name, id); was != nil {
 		return d.sameRepair(ctx, q, was, want, docs)
 	}
@@ -64,9 +64,9 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	if err := repairable(d.View, j); err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &want, CreatedAt: d.Now().UTC(),
+	w := service.VerifyRequest{ID: id, Job: name, UID: j.Definition.UID, Repair: &want, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name,
-		Options:   service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
+		Options:   service.VerifyOptions{NoValues: found.Request.Options.NoValues}}
 	err = d.Hub.Verifications.PutRepair(ctx, name, id, docs)
 	if err == nil {
 		err = d.Hub.Verifications.Create(ctx, &w)
@@ -80,10 +80,10 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	return d.requested(ctx, c, w, fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id))
 }
 
-func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, want service.RepairWish,
+func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, want service.RepairRequest,
 	docs []service.RepairDocument) (*service.Verification, bool, error) {
-	if r := was.Wish.Repair; r != nil && *r == want {
-		known, err := d.Hub.Verifications.Repair(ctx, was.Wish.Job, was.Wish.ID)
+	if r := was.Request.Repair; r != nil && *r == want {
+		known, err := d.Hub.Verifications.Repair(ctx, was.Request.Job, was.Request.ID)
 		if err != nil && !errors.Is(err, hub.ErrNotFound) {
 			return nil, false, err
 		}
@@ -91,15 +91,15 @@ func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verificat
 			return was, false, nil
 		}
 	}
-	return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
+	return nil, false, d.refused(ctx, q, taken(was.Request.ID))
 }
 
 func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]service.RepairDocument, error) {
 	switch {
 	case of.Open():
-		return nil, refuse(Conflict, "wait for its end", "verification %q has not ended", of.Wish.ID)
+		return nil, refuse(Conflict, "wait for its end", "verification %q has not ended", of.Request.ID)
 	case f == nil || len(f.Differences) == 0:
-		return nil, refuse(Conflict, "verify the job", "verification %q has no documents that differ", of.Wish.ID)
+		return nil, refuse(Conflict, "verify the job", "verification %q has no documents that differ", of.Request.ID)
 	case what.All == (len(what.Documents) > 0):
 		return nil, refuse(Invalid, "ask for all of them, or name some", "no documents are chosen")
 	case len(what.Documents) > service.MaxRepair:
@@ -118,7 +118,7 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 		return nil, refuse(Conflict, "their _ids are too long, or hidden by a rule", "none of the documents can be named")
 	case !what.All && len(docs) < len(what.Documents):
 		return nil, refuse(Invalid, "use ns and key as the findings have them",
-			"%d of the documents are not among those that verification %q has found", len(what.Documents)-len(docs), of.Wish.ID)
+			"%d of the documents are not among those that verification %q has found", len(what.Documents)-len(docs), of.Request.ID)
 	}
 	return docs, nil
 }
@@ -129,7 +129,7 @@ func repairable(v *hub.View, j *service.Job) error {
 	case state == service.Finished:
 		return refuse(Conflict, "compare, and change the documents by hand",
 			"job %q is finalized: its target may be in use, and is not written to any more", name)
-	case j.Definition.Wish.Finalize:
+	case j.Definition.Desired.Finalize:
 		return refuse(Conflict, "take the finalization back first", "job %q is to be finalized", name)
 	case state != service.Running || s == nil:
 		return refuse(Conflict, "have it run: the job itself repairs documents, in order with the changes", "job %q is %s",

@@ -71,7 +71,7 @@ func (s *Single) now() *service.Job {
 	st := s.job.Status()
 	j := &service.Job{
 		Definition: service.Definition{Name: st.Job, CreatedAt: st.StartedAt.UTC(),
-			Wish: service.Wish{Paused: st.Paused, Finalize: st.FinalizeWanted, Limits: &st.Limits, Loads: &st.Load.Loads}},
+			Desired: service.Desired{Paused: st.Paused, Finalize: st.FinalizeWanted, Limits: &st.Limits, Loads: &st.Load.Loads}},
 		Report: &service.Report{Worker: s.process, State: service.Running, At: time.Now().UTC(), Status: &st},
 		Lease:  &service.Lease{Worker: s.process, Since: st.StartedAt.UTC()},
 	}

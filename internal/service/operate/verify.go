@@ -35,7 +35,7 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	if err := verifiable(d.View, j); err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(),
+	w := service.VerifyRequest{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name}
 	switch err := d.Hub.Verifications.Create(ctx, &w); {
 	case errors.Is(err, hub.ErrExists): // a concurrent request, or an earlier job's
@@ -47,24 +47,24 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 			return nil, false,
 				d.refused(ctx, q, refuse(Exists, "choose another id", "an earlier job %q has a verification %q", name, id))
 		}
-		return d.again(ctx, q, &service.Verification{Wish: *was}, o)
+		return d.again(ctx, q, &service.Verification{Request: *was}, o)
 	case err != nil:
 		return nil, false, err
 	}
 	return d.requested(ctx, c, w, "verify "+id)
 }
 
-func (d *Desk) requested(ctx context.Context, c *service.Caller, w service.VerifyWish,
+func (d *Desk) requested(ctx context.Context, c *service.Caller, w service.VerifyRequest,
 	what string) (*service.Verification, bool, error) {
 	err := d.note(ctx, c, service.Change{What: what, Job: w.Job})
 	await(ctx, d.View, func() bool { return d.View.Verification(w.Job, w.ID) != nil })
-	return &service.Verification{Wish: w}, true, err
+	return &service.Verification{Request: w}, true, err
 }
 
 func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
 	o service.VerifyOptions) (*service.Verification, bool, error) {
-	if was.Wish.Repair != nil || !reflect.DeepEqual(was.Wish.Options, o) {
-		return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
+	if was.Request.Repair != nil || !reflect.DeepEqual(was.Request.Options, o) {
+		return nil, false, d.refused(ctx, q, taken(was.Request.ID))
 	}
 	return was, false, nil
 }
@@ -101,7 +101,7 @@ func verifiable(view *hub.View, j *service.Job) error {
 	name := j.Definition.Name
 	for _, v := range view.Verifications(name) {
 		if v.Open() {
-			return refuse(Conflict, "wait for it, or cancel it", "verification %q of job %q is %s already", v.Wish.ID, name,
+			return refuse(Conflict, "wait for it, or cancel it", "verification %q of job %q is %s already", v.Request.ID, name,
 				v.State())
 		}
 	}
@@ -188,9 +188,9 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	err = d.note(ctx, c, service.Change{What: q.what + " " + id, Job: name})
 	await(ctx, d.View, func() bool {
 		now := d.View.Verification(name, id)
-		return now == nil || now.Wish.CanceledBy != ""
+		return now == nil || now.Request.CanceledBy != ""
 	})
-	v.Wish = *w
+	v.Request = *w
 	return v, err
 }
 
@@ -198,7 +198,7 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 func (d *Desk) ScheduleVerifications(ctx context.Context, c *service.Caller, name string,
 	s *service.VerifySchedule) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "verify schedule", job: name},
-		func(_ *service.Job, w *service.Wish) error {
+		func(_ *service.Job, w *service.Desired) error {
 			if s != nil {
 				if err := s.Check(); err != nil {
 					return refuse(Invalid, "", "%s", err)

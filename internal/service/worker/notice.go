@@ -61,7 +61,7 @@ func (n *notices) phase(phase job.Phase, s *job.Status) {
 	n.to.event(slog.LevelInfo, text)
 }
 
-func (n *notices) desired(was, now *service.Wish) {
+func (n *notices) desired(was, now *service.Desired) {
 	if now.Limits != nil && (was.Limits == nil || *was.Limits != *now.Limits) {
 		n.limits(*now.Limits)
 	}

@@ -57,7 +57,7 @@ func (u *unit) take() {
 		u.cancel(err)
 	case err != nil:
 		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
-	case d.Wish.Removed:
+	case d.Desired.Removed:
 		err = errRemoved
 		u.cancel(err)
 	default:
@@ -128,7 +128,7 @@ func (u *unit) afterOthers(work func() error) error {
 }
 
 func (u *unit) work(d *service.Definition) error {
-	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
+	u.set(func(r *service.Report) { r.Try = d.Desired.Try })
 	s, err := u.worker.read(u.name, d.Settings,
 		&config.Access{Secret: u.secret, File: u.worker.Access.File})
 	if err != nil {
@@ -138,9 +138,9 @@ func (u *unit) work(d *service.Definition) error {
 	spec.Deps = u.worker.Deps
 	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
 	spec.OnEvent = u.spans.OnEvent()
-	spec.FinalizeLogged = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
+	spec.FinalizeLogged = d.Desired.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
-	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
+	spec.Limits, spec.Loads = *cmp.Or(d.Desired.Limits, &spec.Limits), *cmp.Or(d.Desired.Loads, &spec.Loads)
 	spec.Offer = u.worker.offer(u.lease.Run)
 	spec.SpoolDir, spec.SpoolBytes = u.worker.SpoolDir, min(spec.SpoolBytes, u.worker.SpoolBytes)
 	backoff := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
@@ -191,10 +191,10 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	u.has(j)
 	defer u.has(nil)
 	// Resume or pause explicitly: the checkpoint has the last state.
-	u.meet(j, &finalizing, &service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
+	u.meet(j, &finalizing, &service.Desired{Try: d.Desired.Try, Paused: !d.Desired.Paused}, &d.Desired)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(u.ctx) }()
-	was := d.Wish
+	was := d.Desired
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -234,15 +234,15 @@ func (u *unit) running() *job.Job {
 	return u.job
 }
 
-func (u *unit) desired() *service.Wish {
+func (u *unit) desired() *service.Desired {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Definition.UID != u.uid {
 		return nil
 	}
-	if j.Definition.Wish.Removed {
+	if j.Definition.Desired.Removed {
 		u.cancel(errRemoved)
 	}
-	return &j.Definition.Wish
+	return &j.Definition.Desired
 }
 
 // secret hides what it returns from records.
@@ -330,7 +330,7 @@ func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) 
 
 func (u *unit) forget(ctx context.Context) {
 	d, err := u.worker.Hub.Jobs.Definition(ctx, u.name)
-	if err != nil || d.UID != u.uid || !d.Wish.Removed || !u.owned() {
+	if err != nil || d.UID != u.uid || !d.Desired.Removed || !u.owned() {
 		return
 	}
 	if err := u.worker.Hub.Jobs.Forget(ctx, d); err != nil {
@@ -342,7 +342,7 @@ func (u *unit) forget(ctx context.Context) {
 }
 
 // meet applies changes of the desired state. A finalize goes on in finalizing.
-func (u *unit) meet(j *job.Job, finalizing *sync.WaitGroup, was, now *service.Wish) {
+func (u *unit) meet(j *job.Job, finalizing *sync.WaitGroup, was, now *service.Desired) {
 	if reflect.DeepEqual(was, now) {
 		return
 	}

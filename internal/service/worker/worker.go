@@ -167,7 +167,7 @@ func (w *Worker) look(ctx context.Context) {
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
 	for i := range jobs {
 		d := &jobs[i].Definition
-		forget := d.Wish.Removed && jobs[i].Lease == nil
+		forget := d.Desired.Removed && jobs[i].Lease == nil
 		if w.has(d.Name) || !jobs[i].Wanted() && !forget {
 			continue
 		}
