@@ -103,16 +103,9 @@ type oplogLook struct {
 func debugOplogCommand(a *app) *cobra.Command {
 	l := oplogLook{app: a}
 	cmd := a.described("debug oplog",
-		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
-	fs := cmd.Flags()
-	config.BindURI(fs, &l.source, "source", "the source")
-	fs.StringVar(&l.from, "from", "",
-		"first `position`, as seconds:increment or time; by default the oplog's oldest")
-	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
-	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
-	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
-	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
-	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
+		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }},
+		config.Vars{"source": &l.source, "from": &l.from, "limit": &l.limit, "include": &l.rules.Include,
+			"exclude": &l.rules.Exclude, "rename": &l.rules.Rename, "values": &l.values})
 	cli.BindOutput(cmd, &l.output, "text", "json")
 	return cmd
 }

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -387,9 +388,8 @@ func (t facts) list(name string, items []string) {
 func jobsDropCommand(a *app) *cobra.Command {
 	s := stored{app: a}
 	var yes bool
-	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}),
+	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}, config.Vars{"yes": &yes}),
 		func(ctx context.Context) error { return s.drop(ctx, yes) })
-	cmd.Flags().BoolVar(&yes, "yes", false, "remove the job; without this flag, show what it has and exit with 2")
 	_ = cmd.MarkFlagRequired("job")
 	cmd.Flags().Lookup("job").Usage = "`name` of the job"
 	return cmd

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
@@ -34,9 +35,10 @@ type verifyRequest struct {
 
 func jobsVerifyCommand(a *app) *cobra.Command {
 	v := verifyRequest{remote: remote{app: a}}
-	var cmd *cobra.Command
-	cmd = v.jobCommand(a.described("jobs verify",
-		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}), func(ctx context.Context) error {
+	cmd := a.described("jobs verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}, v.vars(),
+		config.Vars{"sample": &v.ask.SamplePercent, "include": &v.ask.Include, "recheck-for": &v.ask.PatienceSeconds,
+			"max-rate-bytes": &v.rate, "no-values": &v.ask.NoValues, "every": &v.every, "cancel": &v.cancel, "show": &v.show})
+	v.jobCommand(cmd, func(ctx context.Context) error {
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is not a number of bytes", cli.Plain(v.rate)))
@@ -44,26 +46,11 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 		v.ask.BytesPerSecond = int64(rate)
 		return v.request(ctx, cmd.Flags().Changed("every"))
 	})
-	fs := cmd.Flags()
-	fs.StringVar(&v.ask.ID, "id", "",
-		"`name` of the verification\nthe same name again starts no other; with --show and --cancel, the one meant")
-	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
-	fs.StringSliceVar(&v.ask.Include, "include", nil,
-		"only the job's source collections that match this `pattern`; may be repeated")
-	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0,
-		"`seconds` after which a changing difference counts; 0 is 60")
-	fs.StringVar(&v.rate, "max-rate-bytes", "0",
-		"most `bytes` read a second from both sides together; 0 is unlimited")
-	fs.BoolVar(&v.ask.NoValues, "no-values", false,
-		"store _ids and field names of differences, but no values")
-	fs.IntVar(&v.every, "every", 0,
-		"verify every so many `hours` while the job follows; 0 ends that")
-	fs.BoolVar(&v.wait, "wait", false, "return when the verification has ended")
-	fs.BoolVar(&v.cancel, "cancel", false, "cancel the verification")
-	fs.BoolVar(&v.show, "show", false, "show a verification, start none")
 	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
 	return cmd
 }
+
+func (v *verifyRequest) vars() config.Vars { return config.Vars{"id": &v.ask.ID, "wait": &v.wait} }
 
 func (v *verifyRequest) request(ctx context.Context, every bool) error {
 	switch {
@@ -216,17 +203,9 @@ func jobsRepairCommand(a *app) *cobra.Command {
 	r := repairRequest{verifyRequest: verifyRequest{remote: remote{app: a}}}
 	all := false
 	cmd := r.jobCommand(a.described("jobs repair",
-		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}),
+		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}, r.vars(),
+		config.Vars{"of": &r.of, "all": &all, "ns": &r.ns, "document": &r.docs}),
 		func(ctx context.Context) error { return r.request(ctx, all) })
-	fs := cmd.Flags()
-	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair; the same name again starts no other")
-	fs.StringVar(&r.of, "of", "",
-		"`name` of the verification that found the documents; by default the last")
-	fs.BoolVar(&all, "all", false, "repair all documents that the verification lists")
-	fs.StringArrayVar(&r.ns, "ns", nil, "repair documents of this source `collection`; may be repeated")
-	fs.StringArrayVar(&r.docs, "document", nil,
-		"repair the document with this `_id`, as shown; may be repeated")
-	fs.BoolVar(&r.wait, "wait", false, "return when the documents have been compared")
 	cmd.MarkFlagsOneRequired("all", "ns", "document")
 	cmd.MarkFlagsMutuallyExclusive("all", "ns")
 	cmd.MarkFlagsMutuallyExclusive("all", "document")

@@ -36,12 +36,7 @@ type remote struct {
 }
 
 func (r *remote) bindServer(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&r.Server, "server", "", "`address` of a service, as millrace serve printed it\nhttps://host:port or "+
-		"http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&r.Token, "token", "", "token of the service; prefer MILLRACE_TOKEN to the flag")
-	fs.StringVar(&r.CAFile, "ca-file", "",
-		"`file` with the certificate authority of the API; by default the system's\nin PEM form")
+	bind(cmd, "service", config.Vars{"server": &r.Server, "token": &r.Token, "ca-file": &r.CAFile})
 }
 
 func (r *remote) connect() error {
@@ -77,7 +72,7 @@ func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *co
 
 func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.command(cmd, do)
-	cmd.Flags().StringVar(&r.job, "job", "", "`name` of the job")
+	bind(cmd, "job", config.Vars{"job": &r.job})
 	_ = cmd.MarkFlagRequired("job")
 	_ = cmd.RegisterFlagCompletionFunc("job",
 		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -147,7 +142,7 @@ func (a *app) chosen(server, target string) (bool, error) {
 func jobsCreateCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var d defined
-	cmd := r.command(a.described("jobs create", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := r.command(a.described("jobs create", &cobra.Command{}, d.vars()), func(ctx context.Context) error {
 		n, err := d.read()
 		if err != nil {
 			return err
@@ -155,16 +150,14 @@ func jobsCreateCommand(a *app) *cobra.Command {
 		j, made, err := r.Create(ctx, n)
 		return then(err, func() error { return r.tellDone(&j, requested(made, "created", "exists already, nothing done")) })
 	})
-	cmd.Flags().StringVar(&d.Name, "name", "", "`name` of the job")
-	d.bind(cmd, "create it paused")
-	_ = cmd.MarkFlagRequired("name")
+	_, _ = cmd.MarkFlagRequired("file"), cmd.MarkFlagRequired("name")
 	return cmd
 }
 
 func jobsEditCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var d defined
-	cmd := r.jobCommand(a.described("jobs edit", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := r.jobCommand(a.described("jobs edit", &cobra.Command{}, d.vars()), func(ctx context.Context) error {
 		n, err := d.read()
 		if err != nil {
 			return err
@@ -173,7 +166,7 @@ func jobsEditCommand(a *app) *cobra.Command {
 		j, err := api.Ask[api.Job](ctx, r.Client, http.MethodPut, api.At(api.PathJob, n.Name), n)
 		return then(err, func() error { return r.tellDone(&j, "has new settings, and starts again") })
 	})
-	d.bind(cmd, "leave it paused")
+	_ = cmd.MarkFlagRequired("file")
 	return cmd
 }
 
@@ -185,12 +178,8 @@ type defined struct {
 	labels []string
 }
 
-func (d *defined) bind(cmd *cobra.Command, paused string) {
-	fs := cmd.Flags()
-	fs.StringVarP(&d.file, "file", "f", "", "`file` with the job's settings; - is standard input")
-	fs.StringArrayVar(&d.labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
-	fs.BoolVar(&d.Paused, "paused", false, paused)
-	_ = cmd.MarkFlagRequired("file")
+func (d *defined) vars() config.Vars {
+	return config.Vars{"name": &d.Name, "file": &d.file, "label": &d.labels, "paused": &d.Paused}
 }
 
 func (d *defined) read() (n api.NewJob, err error) {
@@ -365,7 +354,9 @@ type logFlags struct {
 func jobsLogCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var f logFlags
-	cmd := r.jobCommand(a.described("jobs log", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := a.described("jobs log", &cobra.Command{},
+		config.Vars{"limit": &f.limit, "events": &f.events, "follow": &f.follow})
+	return r.jobCommand(cmd, func(ctx context.Context) error {
 		switch {
 		case f.limit < 1 || f.limit > logPage:
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
@@ -374,11 +365,6 @@ func jobsLogCommand(a *app) *cobra.Command {
 		}
 		return r.log(ctx, &f)
 	})
-	fs := cmd.Flags()
-	fs.IntVar(&f.limit, "limit", 100, "how many of the newest entries to show, 1 to 1000")
-	fs.BoolVar(&f.events, "events", false, "show events instead of log lines")
-	fs.BoolVar(&f.follow, "follow", false, "go on with new entries")
-	return cmd
 }
 
 func (r *remote) log(ctx context.Context, f *logFlags) error {
@@ -492,14 +478,14 @@ func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote
 	r := remote{app: a}
 	var name string
 	r.command(cmd, func(ctx context.Context) error { return do(ctx, &r, name) })
-	cmd.Flags().StringVar(&name, "worker", "", "`name` of the worker")
+	bind(cmd, "worker", config.Vars{"worker": &name})
 	_ = cmd.MarkFlagRequired("worker")
 	return cmd
 }
 
 func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
-	cmd := a.workerCommand(a.described("workers drain", &cobra.Command{}),
+	return a.workerCommand(a.described("workers drain", &cobra.Command{}, config.Vars{"wait": &wait}),
 		func(ctx context.Context, r *remote, name string) error {
 			w, err := r.drain(ctx, http.MethodPost, name)
 			if err == nil && wait {
@@ -515,8 +501,6 @@ func workersDrainCommand(a *app) *cobra.Command {
 			}
 			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 		})
-	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
-	return cmd
 }
 
 func workersResumeCommand(a *app) *cobra.Command {

@@ -21,23 +21,43 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-type topologySettings struct {
+// setCommand is one run of a command about a replica set: its flags.
+type setCommand struct {
 	*app
-	uri     string
-	timeout time.Duration
-	output  string
+	uri, output        string
+	timeout, interval  time.Duration
+	within             time.Duration // the longest time for a change
+	plan               topology.PlanOptions
+	hypothesis         topology.Hypothesis
+	threads, cores     float64
+	watch, published   bool
+	yes, noNotes, keep bool
+	force              bool
+	logLevel           string
+	logFormat          string
 }
 
-const flagURI = "uri"
+const (
+	flagURI     = "uri"
+	flagMembers = "members"
+)
 
-func (s *topologySettings) bind(cmd *cobra.Command, forms ...string) {
-	config.BindURI(cmd.Flags(), &s.uri, flagURI, "the replica set")
-	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "longest wait for the answer of a member")
+// described gives a command its flags.
+func (s *setCommand) described(path string, cmd *cobra.Command, forms ...string) *cobra.Command {
+	h, o := &s.hypothesis, &s.plan
+	s.app.described(path, cmd, config.Vars{flagURI: &s.uri, "timeout": &s.timeout, "interval": &s.interval,
+		"within": &s.within, "watch": &s.watch, "published": &s.published, "yes": &s.yes, "no-notes": &s.noNotes,
+		"keep": &s.keep, "force": &s.force, "threads": &s.threads, "cores": &s.cores,
+		flagMembers: &h.Members, "voters": &h.Voters, "zones": &h.Zones, "zone-rtt": &h.ZoneMillis,
+		"spread-voters": &h.SpreadVoters,
+		"policy":        (*string)(&o.Policy), "zone-tag": &o.ZoneTag, "avoid": &o.Avoid, "fan-out": &o.FanOut,
+		"primary-fan-out": &o.PrimaryFanOut, "depth": &o.Depth, "spare-voters": &o.Spare, "write-concern": &o.WriteConcern})
 	cli.BindOutput(cmd, &s.output, forms...)
+	return cmd
 }
 
 // onSet is the RunE of a command that observes a replica set.
-func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command,
+func (s *setCommand) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		uri, err := s.address(flagURI, s.uri, errors.New("no replica set is given"))
@@ -61,33 +81,27 @@ func longEnough(interval time.Duration) error {
 }
 
 func topologyShowCommand(a *app) *cobra.Command {
-	s := topologySettings{app: a}
-	var watching bool
-	var interval time.Duration
-	cmd := a.described("topology show", &cobra.Command{
+	s := setCommand{app: a}
+	return s.described("topology show", &cobra.Command{
 		RunE: s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
-			if err := longEnough(interval); err != nil {
+			if err := longEnough(s.interval); err != nil {
 				return err
 			}
-			if watching {
-				return s.watchSet(ctx, o, interval)
+			if s.watch {
+				return s.watchSet(ctx, o, s.interval)
 			}
 			return s.showSet(ctx, o)
 		}),
-	})
-	s.bind(cmd, "text", "json", "dot", "svg")
-	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks with --watch")
-	return cmd
+	}, "text", "json", "dot", "svg")
 }
 
-func (s *topologySettings) showSet(ctx context.Context, o *topology.Observer) error {
+func (s *setCommand) showSet(ctx context.Context, o *topology.Observer) error {
 	set, err := o.Observe(ctx)
 	return then(err, func() error { return s.showTree(set, set.Tree(), set, setText(set)) })
 }
 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after the other, JSON as one line each.
-func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
+func (s *setCommand) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
 	s.Results.Stream = true
 	var screen *screen
 	if s.output == "text" {
@@ -113,7 +127,7 @@ func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, i
 	}
 }
 
-func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed error) error {
+func (s *setCommand) showOnce(screen *screen, set *topology.Set, failed error) error {
 	var b strings.Builder
 	if failed != nil {
 		b.WriteString("not seen: " + cli.Plain(failed.Error()) + "\n")
@@ -142,7 +156,7 @@ func setText(set *topology.Set) string {
 		setNotes(set))
 }
 
-func (s *topologySettings) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
+func (s *setCommand) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
 	if s.output == "json" {
 		return s.Tell(s.output, v, text)
 	}
@@ -271,28 +285,25 @@ func setNotes(set *topology.Set) (notes string) {
 const anyConcern = "any"
 
 func topologyAdviseCommand(a *app) *cobra.Command {
-	s := topologySettings{app: a}
-	var h topology.Hypothesis
-	var m modelSettings
-	var concern string
+	s := setCommand{app: a}
 	advise := func(set *topology.Set) error {
-		params, err := m.params()
+		params, err := s.params()
 		if err != nil {
 			return err
 		}
-		return s.showAdvice(set, concern, params)
+		return s.showAdvice(set, s.plan.WriteConcern, params)
 	}
 	live := s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
 		set, err := o.Observe(ctx)
 		return then(err, func() error { return advise(set) })
 	})
-	cmd := a.described("topology advise", &cobra.Command{
+	cmd := s.described("topology advise", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed(flagMembers) {
-				if err := h.Check(); err != nil {
+				if err := s.hypothesis.Check(); err != nil {
 					return cli.WithCode(cli.ExitUsage, err)
 				}
-				return advise(topology.Hypothetical(h))
+				return advise(topology.Hypothetical(s.hypothesis))
 			}
 			for _, name := range []string{"voters", "zones", "zone-rtt", "spread-voters"} {
 				if cmd.Flags().Changed(name) {
@@ -301,19 +312,12 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 			}
 			return live(cmd, args)
 		},
-	})
-	f := cmd.Flags()
-	s.bind(cmd, "text", "json")
-	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, instead of --uri")
-	bindHypothesis(f, &h)
-	config.Choice(f, &concern, "write-concern", "1 majority any*",
-		"`concern` of most writes: 1, majority, or any for advice on both")
-	m.bind(f)
+	}, "text", "json")
 	cmd.MarkFlagsMutuallyExclusive(flagURI, flagMembers)
 	return cmd
 }
 
-func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topology.Params) error {
+func (s *setCommand) showAdvice(set *topology.Set, concern string, p topology.Params) error {
 	concerns := []string{concern}
 	if concern == anyConcern {
 		concerns = []string{"1", topology.Majority}

@@ -170,7 +170,7 @@ func schemaCommand(a *app) *cobra.Command {
 
 func keygenCommand(a *app) *cobra.Command {
 	var out string
-	cmd := a.described("secrets keygen", &cobra.Command{
+	return a.described("secrets keygen", &cobra.Command{
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
 				return cli.WithCode(cli.ExitUsage, errors.New("--out is missing: name the file for the key"))
@@ -190,15 +190,13 @@ func keygenCommand(a *app) *cobra.Command {
 			_, err = fmt.Fprintln(a.Stdout, recipient)
 			return err
 		},
-	})
-	cmd.Flags().StringVar(&out, "out", "", "new `file` for the key")
-	return cmd
+	}, config.Vars{"out": &out})
 }
 
 func sealCommand(a *app) *cobra.Command {
 	var recipient string
 	var jobs []string
-	cmd := a.described("secrets seal", &cobra.Command{
+	return a.described("secrets seal", &cobra.Command{
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			value, err := a.secretInput(cmd.InOrStdin())
 			if err != nil {
@@ -211,11 +209,7 @@ func sealCommand(a *app) *cobra.Command {
 			_, err = fmt.Fprintln(a.Stdout, text)
 			return err
 		},
-	})
-	cmd.Flags().StringVar(&recipient, "recipient", "", "recipient that millrace secrets keygen printed")
-	cmd.Flags().StringArrayVar(&jobs, "job", nil,
-		"`pattern` of job names that may use the value; may be repeated\nwith * and ?; by default all")
-	return cmd
+	}, config.Vars{"recipient": &recipient, "job": &jobs})
 }
 
 // maxSecret bounds what is sealed, in bytes.

@@ -91,6 +91,19 @@ func runGroup(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 }
 
+// OneArg accepts one argument, which what names.
+func OneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return fmt.Errorf("no %s is given", what)
+		case 1:
+			return nil
+		}
+		return fmt.Errorf("unexpected argument %q", args[1])
+	}
+}
+
 // makeReady has every command without its own PreRunE call Ready. The program itself starts
 // hidden commands, with all that they need.
 func (p *Program) makeReady(cmd *cobra.Command) {

@@ -175,17 +175,6 @@ func defaultOf(f *pflag.Flag) any {
 
 const titled = "section"
 
-// section puts the flags registered since the last one below a title. Flags with
-// titles keep the order in which they are registered.
-func section(fs *pflag.FlagSet, title string) {
-	fs.SortFlags = false
-	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Annotations[titled] == nil {
-			_ = fs.SetAnnotation(f.Name, titled, []string{title})
-		}
-	})
-}
-
 // Section is flags below a title.
 type Section struct {
 	Title string
