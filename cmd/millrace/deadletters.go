@@ -11,10 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strings"
-	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -117,7 +114,7 @@ func lettersShowCommand(a *app) *cobra.Command {
 		case one == nil:
 			return misuse(fmt.Errorf("there is no dead letter %s", cli.Plain(id)), "millrace deadletters list shows their ids")
 		}
-		return a.Tell(l.output, one, one.text())
+		return a.Tell(l.output, one, textOf("letter", one))
 	})
 }
 
@@ -125,26 +122,6 @@ func lettersShowCommand(a *app) *cobra.Command {
 type shownLetter struct {
 	Job string `json:"job"`
 	service.WholeLetter
-}
-
-func (l *shownLetter) text() string {
-	t := newTable("dead letter", l.ID)
-	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State},
-		{"cause", l.Cause}, {"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
-	f := facts{t}
-	f.add("index", l.Index)
-	f.add("settled by", l.Settled)
-	var b strings.Builder
-	fmt.Fprintln(&b, t.Render())
-	for _, d := range []struct {
-		what string
-		doc  json.RawMessage
-	}{{"document", l.Whole}, {"on the target, with this _id", l.SameID}, {"on the target, with the key", l.Other}} {
-		if len(d.doc) > 0 && string(d.doc) != "null" {
-			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, cli.Plain(readable(d.doc)))
-		}
-	}
-	return b.String()
 }
 
 func readable(raw json.RawMessage) string {
@@ -190,7 +167,7 @@ func lettersRetryCommand(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := a.Tell(l.output, res, res.text()); err != nil || res.Open == 0 {
+		if err := a.Tell(l.output, res, textOf("retried", res)); err != nil || res.Open == 0 {
 			return err
 		}
 		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "dead letter")),
@@ -203,21 +180,6 @@ type retried struct {
 	service.LettersRetried
 
 	Refused []deadletter.Summary `json:"refused,omitempty"`
-}
-
-func (r *retried) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "dead letter"),
-		r.Written, r.Open)
-	if !r.Done {
-		b.WriteString("a worker still tries\n")
-	}
-	for _, line := range listed(r.Refused, func(r deadletter.Summary) string {
-		return fmt.Sprintf("%s: %s, _id %s: %s", r.ID, r.NS, r.Document, r.Reason)
-	}) {
-		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
-	}
-	return b.String()
 }
 
 func (a *app) notes() *slog.Logger { return config.NewLog(a.Stderr, "info", "text") }

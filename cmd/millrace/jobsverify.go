@@ -9,17 +9,14 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/operate"
-	"github.com/millrace/millrace/internal/verify"
 )
 
 type verifyRequest struct {
@@ -127,7 +124,7 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 }
 
 func (v *verifyRequest) verified(got *api.Verification) error {
-	if err := v.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
+	if err := v.Tell(v.output, got, verificationText(v.job, got)); err != nil {
 		return err
 	}
 	switch got.State {
@@ -142,53 +139,11 @@ func (v *verifyRequest) verified(got *api.Verification) error {
 	return fmt.Errorf("verification %s has no result: it is %s", cli.Plain(got.ID), got.State)
 }
 
-func remoteVerified(job string, v *api.Verification) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: verification %s: %s", cli.Plain(job), cli.Plain(v.ID), v.State)
-	if v.Worker != "" {
-		fmt.Fprintf(&b, ", by %s", cli.Plain(v.Worker))
-	}
-	if v.Options.SamplePercent > 0 && v.Options.SamplePercent < 100 {
-		fmt.Fprintf(&b, ", a sample of %g percent", v.Options.SamplePercent)
-	}
-	b.WriteByte('\n')
-	p := v.Progress
-	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections,
-		p.CollectionsTotal, humanize.Comma(p.Docs), format.Size(p.Bytes), p.Rechecking)
-	if v.Waits != "" {
-		fmt.Fprintf(&b, "differences wait: %s\n", cli.Plain(v.Waits))
-	}
-	b.WriteString(repairText(v))
-	f := v.Findings
-	if f == nil {
-		return b.String()
-	}
-	t := comparedTable()
-	for _, c := range f.Collections[:min(len(f.Collections), maxListed)] {
-		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked,
-			c.Differences})
-	}
-	fmt.Fprintln(&b, t.Render())
-	for _, line := range listed(f.Schema,
-		func(d verify.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
-		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
-	}
-	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)),
-			detail(strings.Join(d.Fields, ", ")))
-		for _, side := range []struct{ name, text string }{{"source", d.Source}, {"target", d.Target}} {
-			if side.text != "" {
-				fmt.Fprintf(&b, "    %s %s\n", side.name, cli.Plain(cut(side.text, 300)))
-			}
-		}
-	}
-	if n := v.Differences - int64(min(len(f.Differences), maxListed)); n > 0 {
-		fmt.Fprintf(&b, "  and %d documents more\n", n)
-	}
-	for _, n := range f.Notes {
-		fmt.Fprintf(&b, "note: %s\n", cli.Plain(n))
-	}
-	return b.String()
+func verificationText(job string, v *api.Verification) string {
+	return textOf("verification", struct {
+		Of string
+		*api.Verification
+	}{job, v})
 }
 
 type repairRequest struct {
@@ -282,22 +237,4 @@ func (r *repairRequest) chosen(of api.Verification) (docs []operate.RepairDocume
 			cli.Plain(strings.Join(r.ns, ", ")))
 	}
 	return docs, nil
-}
-
-// repairText is what has come of a repair as text, "" of a verification that is none.
-func repairText(v *api.Verification) string {
-	if v.Repair == nil {
-		return ""
-	}
-	var b strings.Builder
-	p := v.Repair
-	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n",
-		plural(p.Documents, "document"), cli.Plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
-	if v.Findings == nil {
-		return b.String()
-	}
-	for _, d := range v.Findings.Repaired[:min(len(v.Findings.Repaired), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Outcome, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)), detail(d.Why))
-	}
-	return b.String()
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,15 +9,12 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
@@ -224,7 +220,7 @@ func requested(made bool, now, before string) string {
 }
 
 func doneText(j *api.Job, done string) string {
-	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary))
+	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, textOf("stand", j))
 }
 
 func (r *remote) tellDone(j *api.Job, done string) error {
@@ -249,7 +245,7 @@ func then(err error, next func() error) error {
 
 func (r *remote) list(ctx context.Context) error {
 	list, err := r.Jobs(ctx, "", "")
-	return then(err, func() error { return r.Tell(r.output, list, remoteList(list)) })
+	return then(err, func() error { return r.Tell(r.output, list, textOf("remote jobs", list)) })
 }
 
 func (r *remote) show(ctx context.Context) error {
@@ -276,67 +272,11 @@ func (r *remote) only(ctx context.Context) error {
 	return nil
 }
 
-// remoteState returns the state of a job, and the desired state that it has not reached.
-func remoteState(s *api.Summary) string {
-	text := string(s.State)
-	if s.Phase != "" && (s.State == service.Running || s.State == service.Paused) {
-		text += ", " + string(s.Phase)
-	}
-	switch {
-	case s.Removed:
-		text += ", to be removed"
-	case s.Paused && s.State != service.Paused && s.State != service.Finished:
-		text += ", to pause"
-	case s.Finalize && s.State != service.Finished:
-		text += ", to be finalized"
-	}
-	return text
-}
-
-func remoteList(list []api.Summary) string {
-	if len(list) == 0 {
-		return "the service has no job\n"
-	}
-	t := newTable("job", "state", "worker", "copied", "behind", "docs/s", "ops/s", "open dead letters", "error")
-	for i := range list {
-		s := &list[i]
-		copied, behind := "", ""
-		if s.Phase != "" {
-			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), format.Seconds(s.LagSeconds)
-		}
-		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, format.Count(s.DocsRate),
-			format.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
-	}
-	alignRight(t, 4, 5, 6, 7, 8)
-	return t.Render() + "\n"
-}
-
 func remoteText(j *api.Job) string {
 	if ofProcess(j) && j.Report != nil && j.Report.Status != nil {
-		return statusText(*j.Report.Status)
+		return textOf("status", *j.Report.Status)
 	}
-	t := facts{newTable(j.Name, remoteState(&j.Summary))}
-	t.add("worker", j.Worker)
-	for _, label := range service.LabelTexts(j.Labels) {
-		t.add("label", label)
-	}
-	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+cli.Plain(j.CreatedBy))
-	if j.ReportedAt != nil {
-		t.add("last report", agoText(*j.ReportedAt))
-	}
-	t.add("cannot be met", j.Unmet)
-	t.add("error", j.Error)
-	t.add("hint", j.Hint)
-	text := t.Render() + "\n"
-	if j.Report != nil && len(j.Report.Checks) > 0 {
-		for _, c := range j.Report.Checks {
-			text += cli.Plain(fmt.Sprintf("%s: %s: %s", c.Level, c.Name, c.Message)) + "\n"
-		}
-	}
-	if j.Report != nil && j.Report.Status != nil {
-		text += statusText(*j.Report.Status)
-	}
-	return text
+	return textOf("remote job", j)
 }
 
 const (
@@ -419,29 +359,16 @@ func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64)
 }
 
 func logText(newest []service.Entry) string {
-	var b strings.Builder
-	for _, e := range slices.Backward(newest) {
-		if e.Lost > 0 {
-			fmt.Fprintf(&b, "(%s before this could not be kept)\n", plural(int(e.Lost), "line"))
-		}
-		mark := map[string]string{"warn": "warning: ", "error": "error: "}[e.Level]
-		if e.Kind == service.KindEvent {
-			mark = "* " + mark
-		}
-		fmt.Fprintf(&b, "%s %s%s", e.At.UTC().Format(time.DateTime), mark, cli.Plain(e.Text))
-		for _, field := range e.Fields {
-			fmt.Fprintf(&b, " %s=%s", cli.Plain(field.Name), cli.Plain(field.Value))
-		}
-		fmt.Fprintf(&b, " (%s)\n", cli.Plain(e.Worker))
-	}
-	return b.String()
+	oldest := slices.Clone(newest)
+	slices.Reverse(oldest)
+	return textOf("log", oldest)
 }
 
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.command(a.described("workers list", &cobra.Command{}), func(ctx context.Context) error {
 		list, err := r.workers(ctx)
-		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
+		return then(err, func() error { return r.Tell(r.output, list, textOf("workers", list)) })
 	})
 }
 
@@ -452,26 +379,6 @@ func (r *remote) workers(ctx context.Context) ([]service.Worker, error) {
 
 func (r *remote) drain(ctx context.Context, method, name string) (service.Worker, error) {
 	return api.Ask[service.Worker](ctx, r.Client, method, api.At(api.PathDrain, name), nil)
-}
-
-func workerList(list []service.Worker) string {
-	if len(list) == 0 {
-		return "the service has no worker\n"
-	}
-	t := newTable("worker", "state", "jobs", "labels", "version", "host", "since")
-	for i := range list {
-		w := &list[i]
-		state, jobs := "takes jobs", fmt.Sprint(len(w.Jobs))
-		if w.Draining {
-			state = "draining"
-		}
-		if w.MaxJobs > 0 {
-			jobs += fmt.Sprintf(" of %d", w.MaxJobs)
-		}
-		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(service.LabelTexts(w.Labels), " "), w.Version, w.Host,
-			w.StartedAt.UTC().Format(time.RFC3339)})
-	}
-	return t.Render() + "\n"
 }
 
 func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {

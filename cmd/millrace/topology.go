@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
@@ -150,11 +149,7 @@ func (s *setCommand) showOnce(screen *screen, set *topology.Set, failed error) e
 	return nil
 }
 
-func setText(set *topology.Set) string {
-	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", cli.Plain(set.Name),
-		plural(len(set.Members), "member"), set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(),
-		setNotes(set))
-}
+func setText(set *topology.Set) string { return textOf("set", set) }
 
 func (s *setCommand) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
 	if s.output == "json" {
@@ -181,63 +176,12 @@ func onOff(b bool) string {
 	return "off"
 }
 
-func setTable(set *topology.Set) table.Writer {
-	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU",
-		"tags")
-	for _, l := range topology.Lines(set, set.Tree()) {
-		m := set.Member(l.Host)
-		ping := ""
-		if ms, ok := m.Ping[m.Source]; ok {
-			ping = strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
-		}
-		t.AppendRow(table.Row{l.Prefix + m.Host, stateText(m), role(m), lagText(m, m.LagApplied), lagText(m, m.LagDurable),
-			ping, ago(set.At, m.Since), ago(set.At, m.SourceSince), cpuText(m.CPU), tagText(m.Tags)})
+// pingText is the time of a ping from a member to its source.
+func pingText(m *topology.Member) string {
+	if ms, ok := m.Ping[m.Source]; ok {
+		return strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
 	}
-	alignRight(t, 4, 5, 6, 7, 8, 9)
-	t.SuppressEmptyColumns()
-	return t
-}
-
-func stateText(m *topology.Member) string {
-	s := strings.ToLower(cli.Plain(m.State))
-	if !m.Healthy {
-		s = "down"
-	}
-	if m.Asked {
-		return s
-	}
-	if m.AgeSeconds < 0 {
-		return s + " (not heard of)"
-	}
-	return s + fmt.Sprintf(" (heard %s ago)", format.Seconds(m.AgeSeconds))
-}
-
-func role(m *topology.Member) string {
-	var parts []string
-	switch {
-	case m.Arbiter:
-		return "arbiter"
-	case m.Votes == 0:
-		parts = append(parts, "no vote")
-	default:
-		parts = append(parts, "voter")
-	}
-	if m.Hidden {
-		parts = append(parts, "hidden")
-	}
-	if m.DelaySeconds > 0 {
-		parts = append(parts, fmt.Sprintf("delayed %d s", m.DelaySeconds))
-	}
-	if m.NoIndexes {
-		parts = append(parts, "no indexes")
-	}
-	if m.Priority != 1 && m.Votes > 0 {
-		parts = append(parts, "priority "+strconv.FormatFloat(m.Priority, 'f', -1, 64))
-	}
-	if m.Override != nil && *m.Override {
-		parts = append(parts, "may chain")
-	}
-	return strings.Join(parts, ", ")
+	return ""
 }
 
 func lagText(m *topology.Member, lag float64) string {
@@ -268,18 +212,6 @@ func tagText(tags map[string]string) string {
 	}
 	slices.Sort(parts)
 	return cut(strings.Join(parts, " "), 40)
-}
-
-func setNotes(set *topology.Set) (notes string) {
-	if set.Primary() == nil {
-		notes = "note: there is no primary at the moment\n"
-	}
-	for _, m := range set.Members {
-		if m.Error != "" {
-			notes += fmt.Sprintf("note: %s was not asked: %s\n", cli.Plain(m.Host), cli.Plain(cut(m.Error, 200)))
-		}
-	}
-	return notes
 }
 
 const anyConcern = "any"
@@ -326,58 +258,15 @@ func (s *setCommand) showAdvice(set *topology.Set, concern string, p topology.Pa
 		return mongo.WithHint(errors.New("the set has no primary, so there is nothing to advise"), "wait for the election")
 	}
 	var all []*topology.Advice
-	var b strings.Builder
-	for i, c := range concerns {
+	for _, c := range concerns {
 		advice, err := topology.Advise(set, c, p)
 		if err != nil {
 			return err
 		}
 		all = append(all, advice)
-		if i == 0 {
-			fmt.Fprintf(&b, "%s, of which %d vote, in %s; %g clients, a primary of %g cores\n",
-				plural(advice.Members, "member"), advice.Voters, plural(advice.Zones, "zone"), p.Threads, p.Cores)
-		}
-		writeAdvice(&b, advice)
 	}
-	return s.Tell(s.output, all, b.String())
-}
-
-func writeAdvice(b *strings.Builder, a *topology.Advice) {
-	fmt.Fprintf(b, "\nwrite concern %s: %s\n", a.WriteConcern, choiceText(a))
-	t := newTable("predicted", "writes", "primary's CPU", "majority waits", "under primary", "depth")
-	var first float64
-	for i, o := range a.Outcomes {
-		rate, cpu := o.Prediction.For(a.WriteConcern)
-		if i == 0 {
-			first = rate
-		}
-		t.AppendRow(table.Row{o.Name, rateText(rate, first), percent(cpu), fmt.Sprintf("%.1f ms", o.Prediction.WaitMillis),
-			tidy(o.Prediction.Direct), tidy(o.Prediction.Depth)})
-	}
-	alignRight(t, 2, 3, 4, 5, 6)
-	fmt.Fprintf(b, "%s\nwhy: %s\nthe publication advises: %s\n", t.Render(), a.Why, a.Published)
-}
-
-func choiceText(a *topology.Advice) string {
-	native := func(way string) string {
-		if way == topology.WayEither {
-			return "chaining on or off, they are nearly alike"
-		}
-		return way
-	}
-	const chain = "millrace topology chaining on --yes"
-	hold := "millrace topology hold --write-concern " + a.WriteConcern + " --yes"
-	switch {
-	case a.Choice == topology.WayPlanned && a.Chaining:
-		return fmt.Sprintf("a planned tree (%s); without one %s", hold, native(a.Native))
-	case a.Choice == topology.WayPlanned:
-		return fmt.Sprintf("a planned tree (%s, %s); without one %s", chain, hold, native(a.Native))
-	case a.Choice == topology.WayOff && a.Chaining:
-		return a.Choice + " (millrace topology chaining off --yes)"
-	case a.Choice == topology.WayOn && !a.Chaining:
-		return a.Choice + " (" + chain + ")"
-	case a.Choice == topology.WayEither:
-		return native(a.Choice)
-	}
-	return a.Choice + ", as it is"
+	return s.Tell(s.output, all, textOf("advice", struct {
+		Params topology.Params
+		All    []*topology.Advice
+	}{p, all}))
 }

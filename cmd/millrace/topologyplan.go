@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
@@ -56,61 +55,15 @@ func (s *setCommand) showPlan(set *topology.Set, p topology.Params) error {
 		{Name: "all direct", Prediction: topology.Predict(set, topology.DirectTree(set), p)},
 		{Name: "all automatic", Prediction: topology.PredictAutomatic(set, p)},
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", cli.Plain(set.Name), plan.Policy, plan.FanOut,
-		plan.Depth, plan.Majority)
-	fmt.Fprintln(&b, planTable(set, plan).Render())
-	writeLeft(&b, plan)
-	fmt.Fprintln(&b, effectTable(effect).Render())
+	text := textOf("tree", struct {
+		Set    *topology.Set
+		Plan   *topology.Plan
+		Effect []topology.Outcome
+	}{set, plan, effect})
 	return s.showTree(set, plan.Tree(), struct {
 		*topology.Plan
 		Effect []topology.Outcome `json:"effect"`
-	}{plan, effect}, b.String())
-}
-
-func writeLeft(b *strings.Builder, plan *topology.Plan) {
-	for _, l := range plan.Left {
-		fmt.Fprintf(b, "left alone: %s %s\n", cli.Plain(l.Host), cli.Plain(l.Why))
-	}
-	for _, n := range plan.Notes {
-		fmt.Fprintf(b, "note: %s\n", cli.Plain(n))
-	}
-	if n := len(plan.Changes()); n > 0 {
-		fmt.Fprintf(b, "%s to move\n", plural(n, "member"))
-	} else {
-		b.WriteString("the set has this tree already\n")
-	}
-}
-
-func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
-	t := newTable("planned", "role", "now under", "second choice", "why")
-	for _, l := range topology.Lines(set, plan.Tree()) {
-		m, seat := set.Member(l.Host), plan.Seat(l.Host)
-		switch {
-		case m.Host == plan.Primary:
-			t.AppendRow(table.Row{m.Host, role(m), "", "", "primary"})
-		case seat != nil && seat.Changed():
-			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), cmp.Or(seat.Current, "none") + " → moves", seat.Second,
-				seat.Why})
-		case seat != nil:
-			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), "stays", seat.Second, seat.Why})
-		}
-	}
-	return t
-}
-
-func effectTable(outcomes []topology.Outcome) table.Writer {
-	t := newTable("predicted", "w:1", "majority", "majority waits", "CPU w:1", "CPU majority", "CPU inner",
-		"under primary", "depth", "fan-out")
-	first := outcomes[0].Prediction
-	for _, o := range outcomes {
-		p := o.Prediction
-		t.AppendRow(table.Row{o.Name, rateText(p.W1, first.W1), rateText(p.Majority, first.Majority),
-			fmt.Sprintf("%.1f ms", p.WaitMillis), percent(p.CPUW1), percent(p.CPUMajority), percent(p.CPUInner), tidy(p.Direct),
-			tidy(p.Depth), tidy(p.FanOut)})
-	}
-	alignRight(t, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-	return t
+	}{plan, effect}, text)
 }
 
 func rateText(v, first float64) string {
@@ -145,38 +98,17 @@ func topologyWhatIfCommand(a *app) *cobra.Command {
 			if err != nil {
 				return cli.WithCode(cli.ExitUsage, err)
 			}
-			return a.Tell(s.output, outcomes, effectTable(outcomes).Render()+"\n")
+			return a.Tell(s.output, outcomes, textOf("effect", outcomes))
 		},
 	}, "text", "json")
 }
 
 func (s *setCommand) showFit() error {
-	p, cells := topology.FitPublished(), topology.PublishedFit()
-	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published",
-		"model", "difference", "left out")
-	change := func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
-	for _, c := range cells {
-		concern := "1"
-		if c.Majority {
-			concern = topology.Majority
-		}
-		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond),
-			fmt.Sprintf("%.0f/s", c.Model), change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU),
-			change(c.CPUError), change(c.LeftOutCPUError)})
-	}
-	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
-	return s.Tell(s.output, struct {
+	fit := struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
-	}{p, cells}, fmt.Sprintf(`%s
-left out: how far a fit to the other cells is off.
-published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
-fitted: the primary needs %.0f µs of processor time for a write and %.1f µs for each member under it.
-Where clients wait for a majority, it needs %.0f µs more for each voting member. A hop takes %.2f ms.
-Members that choose take the primary %.2f times as often as any other.
-measured, not published: a secondary takes %.0f µs to apply a write.
-`, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight,
-		p.ApplyCPU))
+	}{topology.FitPublished(), topology.PublishedFit()}
+	return s.Tell(s.output, fit, textOf("fit", fit))
 }
 
 type acting struct {
@@ -303,7 +235,10 @@ func topologyReleaseCommand(a *app) *cobra.Command {
 			fmt.Fprintln(a.Stderr, "nothing to release: no tree of this set is noted on this machine")
 			return nil
 		case !s.yes:
-			return t.untouched(a.Tell(s.output, was, memoryText(t.set, was)))
+			return t.untouched(a.Tell(s.output, was, textOf("memory", struct {
+				Set *topology.Set
+				Was *topology.Memory
+			}{t.set, was})))
 		}
 		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 			return err
@@ -313,16 +248,6 @@ func topologyReleaseCommand(a *app) *cobra.Command {
 		}
 		return t.showSet(ctx, t.observer)
 	})
-}
-
-func memoryText(set *topology.Set, was *topology.Memory) string {
-	t := newTable("member", "now under", "was under")
-	for _, m := range set.Members {
-		if src, known := was.Tree[m.Host]; known || m.Source != "" {
-			t.AppendRow([]any{m.Host, m.Source, src})
-		}
-	}
-	return fmt.Sprintf("%s as it was %s ago\n%s\n", cli.Plain(set.Name), ago(set.At, was.At), t.Render())
 }
 
 func topologyChainingCommand(a *app) *cobra.Command {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -63,7 +62,7 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 		}
 		out.Documents = append(out.Documents, one)
 	}
-	if err := r.Tell(s.Output, out, triedText(out)); err != nil {
+	if err := r.Tell(s.Output, out, textOf("tried", out)); err != nil {
 		return err
 	}
 	if failed > 0 {
@@ -71,30 +70,6 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 			fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), first))
 	}
 	return nil
-}
-
-func triedText(t tried) string {
-	var b strings.Builder
-	if t.Target == "" {
-		fmt.Fprintf(&b, "%s is not kept\n", cli.Plain(t.NS))
-	} else if fmt.Fprintf(&b, "%s\n", cli.Plain(t.NS)); t.Target != t.NS {
-		fmt.Fprintf(&b, "  on the target as %s\n", cli.Plain(t.Target))
-	}
-	for _, d := range t.Documents {
-		fmt.Fprintf(&b, "- %s\n", cli.Plain(string(d.Before)))
-		switch {
-		case d.Error != "":
-			fmt.Fprintf(&b, "! %s\n", cli.Plain(d.Error))
-		case string(d.After) == "null":
-			b.WriteString("  not kept\n")
-		case bytes.Equal(d.Before, d.After):
-			b.WriteString("  as it is\n")
-		default:
-			fmt.Fprintf(&b, "+ %s\n", cli.Plain(string(d.After)))
-		}
-	}
-	fmt.Fprintf(&b, "%d of %s kept\n", t.Kept, plural(len(t.Documents), "document"))
-	return b.String()
 }
 
 func (r *session) triedDocuments(ctx context.Context, s *config.Transform) ([]bson.Raw, error) {
