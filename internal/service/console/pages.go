@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+
+	"github.com/millrace/millrace/internal/format"
 )
 
 // said is a message above a page, with the status of the reply. As an error it is all that the page shows.
@@ -19,7 +21,6 @@ type said struct {
 
 func fine() said { return said{code: http.StatusOK} }
 
-// Error is the text.
 func (s said) Error() string { return s.text }
 
 // pages writes frames by templates. It is safe for concurrent use.
@@ -36,12 +37,13 @@ func newPages(log *slog.Logger) *pages {
 	}
 	assets := stamp()
 	funcs := template.FuncMap{"foreign": foreign, "advice": advice, "lines": lines, "short": short,
-		"coded": coded, "moment": moment,
-		"stamp": func() string { return assets }}
+		"coded": coded, "moment": moment, "pairs": pairs, "few": few,
+		"percent": func(share float64) int { return int(100 * share) }, "stamp": func() string { return assets }}
 	for _, n := range names {
 		name := strings.TrimSuffix(strings.TrimPrefix(n, "pages/"), ".html")
 		if name != "frame" {
-			p.byName[name] = template.Must(template.New("frame.html").Funcs(funcs).ParseFS(files, "pages/frame.html", n))
+			page := template.New("frame.html").Funcs(format.Funcs()).Funcs(funcs)
+			p.byName[name] = template.Must(page.ParseFS(files, "pages/frame.html", n))
 		}
 	}
 	return p
@@ -76,4 +78,19 @@ func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) erro
 	w.WriteHeader(what.code)
 	_, _ = w.Write(b.Bytes())
 	return nil
+}
+
+type pair struct {
+	Name  string
+	Value any
+}
+
+// pairs returns names with their values, which follow them, without empty ones.
+func pairs(list ...any) (all []pair) {
+	for i := 0; i < len(list); i += 2 {
+		if is, _ := template.IsTrue(list[i+1]); is {
+			all = append(all, pair{list[i].(string), list[i+1]})
+		}
+	}
+	return all
 }

@@ -29,7 +29,6 @@ const (
 	sampleDocs = 5
 )
 
-// The steps of a new job.
 const (
 	stepConnect = "connect"
 	stepChoose  = "choose"
