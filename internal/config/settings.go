@@ -22,7 +22,6 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// Settings are those of one command.
 type Settings interface {
 	// Bind registers the settings of command as flags with their defaults.
 	Bind(fs *pflag.FlagSet, command string)
@@ -57,7 +56,6 @@ func (c *Common) vars(fs *pflag.FlagSet) Vars {
 // ReportFile is the file for the result, "" for none.
 func (c *Common) ReportFile() string { return c.Report }
 
-// BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
 	Bind(fs, flagTexts, "log", Vars{"log-level": level, "log-format": format})
 }

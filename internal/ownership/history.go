@@ -36,7 +36,6 @@ type History struct {
 	passed map[string]bson.Timestamp // where the shards' sources stand
 }
 
-// HistoryOptions shape a History.
 type HistoryOptions struct {
 	Config Config
 	Shards int // how many shards call Passed

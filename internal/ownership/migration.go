@@ -23,7 +23,6 @@ func NewMigration(low, high bson.Raw) *Migration {
 	return &Migration{low: shardkey.Bound(low), high: shardkey.Bound(high)}
 }
 
-// Contains reports whether the chunk has a key.
 func (m *Migration) Contains(key []bson.RawValue) bool {
 	return shardkey.CompareKeys(m.low, key) <= 0 && (shardkey.CompareKeys(key, m.high) < 0 || isMaxKey(m.high))
 }

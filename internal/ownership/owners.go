@@ -34,7 +34,6 @@ type ownerSince struct {
 	shard string
 }
 
-// ownerAt is the owner at a time.
 func ownerAt(owners []ownerSince, at bson.Timestamp) (shard string, found bool) {
 	for _, o := range slices.Backward(owners) {
 		if !at.Before(o.since) {

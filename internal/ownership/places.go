@@ -53,7 +53,6 @@ func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
 	return [16]byte(u.Data), true
 }
 
-// Sharded reports whether a collection is sharded.
 func (p *Places) Sharded(uuid bson.Binary) bool {
 	id, ok := ParseUUID(uuid)
 	return ok && p.sharded[id]

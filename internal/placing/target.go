@@ -19,7 +19,6 @@ func (p *Placer) entry(ctx context.Context, ns string) (e schema.Entry, found bo
 	return e, found, err
 }
 
-// Shard is a shard of a cluster.
 type Shard struct {
 	Name     string   `bson:"_id"`
 	Host     string   `bson:"host"` // set/host:port,…

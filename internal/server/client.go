@@ -128,7 +128,6 @@ type Reply struct {
 	Body   []byte
 }
 
-// Send sends a request.
 func Send(ctx context.Context, c *http.Client, r Request) (*http.Response, error) {
 	var sent io.Reader
 	if r.What != nil {

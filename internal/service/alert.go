@@ -2,10 +2,8 @@ package service
 
 import "time"
 
-// AlertKind is the subject of an alert.
 type AlertKind string
 
-// The kinds of alerts.
 const (
 	AlertLag        AlertKind = "lag"         // the target is too far behind
 	AlertWindow     AlertKind = "window"      // the source's oplog will soon overwrite what the job needs
@@ -15,14 +13,12 @@ const (
 	AlertNoWorker   AlertKind = "no-worker"   // no worker runs the job
 )
 
-// AlertKinds returns all kinds.
 func AlertKinds() []AlertKind {
 	return []AlertKind{AlertLag, AlertWindow, AlertFailed, AlertConflict, AlertNoProgress, AlertNoWorker}
 }
 
 // Alert tells operators about a job. It fires once and is resolved once.
 type Alert struct {
-	// ID is unique.
 	ID   string    `json:"id"`
 	Kind AlertKind `json:"kind"`
 	Job  string    `json:"job"`
@@ -47,7 +43,6 @@ func (a *Alert) Shown(text func(string) string) Alert {
 		ResolvedAt: a.ResolvedAt, Ending: text(a.Ending)}
 }
 
-// Firing reports whether the alert is unresolved.
 func (a *Alert) Firing() bool { return a.ResolvedAt == nil }
 
 // Since returns the time of the last change.

@@ -8,7 +8,6 @@ import (
 // Role is a set of permissions. Each role includes those before it.
 type Role string
 
-// The roles.
 const (
 	Viewer   Role = "viewer"   // reads
 	Operator Role = "operator" // pauses, resumes, throttles and finalizes jobs
@@ -33,7 +32,6 @@ type Caller struct {
 	From string
 }
 
-// Sees reports whether the caller may see a job.
 func (c *Caller) Sees(job string) bool { return MatchJob(c.Jobs, job) }
 
 // MatchJob reports whether a pattern (path.Match) matches a job's name. No patterns match all.

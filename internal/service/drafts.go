@@ -50,13 +50,11 @@ type Side struct {
 	Hint    string   `json:"hint"`
 }
 
-// InspectedDatabase is a database of the source.
 type InspectedDatabase struct {
 	Name        string                `json:"name"`
 	Collections []InspectedCollection `json:"collections"`
 }
 
-// InspectedCollection is a collection of the source.
 type InspectedCollection struct {
 	NS     string `json:"ns"`
 	Kind   string `json:"kind"` // collection, timeseries or view
@@ -87,7 +85,6 @@ type DraftPlan struct {
 	Checks        []DraftCheck `json:"checks"`
 }
 
-// DraftCheck is a check of a plan.
 type DraftCheck struct {
 	Name    string `json:"name"`
 	Level   string `json:"level"` // ok, warn or fail

@@ -17,10 +17,8 @@ type Question struct {
 	Draft *DraftQuestion `json:"draft,omitempty"`
 }
 
-// QuestionKind is the kind of a question.
 type QuestionKind string
 
-// The kinds of questions.
 const (
 	AskLetters       QuestionKind = "letters"        // a page of them
 	AskLetter        QuestionKind = "letter"         // one with its document
@@ -48,7 +46,6 @@ type LetterFilter struct {
 // AnswerCode says why a question has no answer.
 type AnswerCode string
 
-// The codes.
 const (
 	NoSuchLetter AnswerCode = "noSuchLetter"
 	NotNow       AnswerCode = "notNow" // possible later

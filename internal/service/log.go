@@ -5,7 +5,6 @@ import "time"
 // EntryKind separates events from log lines.
 type EntryKind string
 
-// The kinds of entries.
 const (
 	KindEvent EntryKind = "event"
 	KindLog   EntryKind = "log"
@@ -25,7 +24,6 @@ type Entry struct {
 	Seq uint64 `json:"seq"`
 }
 
-// Field is a named value.
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`

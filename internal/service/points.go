@@ -69,7 +69,6 @@ func (r Range) merge(b Range) Range {
 	return Range{(r.Mean*r.Seconds + b.Mean*b.Seconds) / all, min(r.Least, b.Least), max(r.Most, b.Most), all}
 }
 
-// Merge adds a point.
 func (p *Point) Merge(b *Point) {
 	if p.Seconds == 0 && p.To.IsZero() {
 		*p = *b

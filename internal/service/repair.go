@@ -23,7 +23,6 @@ type RepairRequest struct {
 	Documents int    `json:"documents"`
 }
 
-// Repair is a request with its progress.
 type Repair struct {
 	RepairRequest
 	RepairProgress
@@ -61,7 +60,6 @@ type RepairProgress struct {
 	Refused int `json:"refused"`
 }
 
-// RepairedDocument is the outcome for one document.
 type RepairedDocument struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`

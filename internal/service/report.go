@@ -7,7 +7,6 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 )
 
-// State is the state of a job.
 type State string
 
 // The states of a job.

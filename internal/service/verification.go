@@ -31,7 +31,6 @@ const (
 	maxPattern  = 300
 )
 
-// Check returns what is wrong.
 func (o *VerifyOptions) Check() error {
 	switch {
 	case !(o.SamplePercent >= 0 && o.SamplePercent <= 100):
@@ -63,7 +62,6 @@ type VerifySchedule struct {
 
 const maxEvery = 365 * 24
 
-// Check returns what is wrong.
 func (s *VerifySchedule) Check() error {
 	if s.EveryHours < 1 || s.EveryHours > maxEvery {
 		return fmt.Errorf("every %d hours is not between 1 and %d", s.EveryHours, maxEvery)
@@ -85,7 +83,6 @@ func (s *VerifySchedule) Slot(now time.Time) string {
 	return "scheduled-" + now.UTC().Truncate(time.Duration(s.EveryHours)*time.Hour).Format("20060102T150405Z")
 }
 
-// VerifyState is the state of a verification.
 type VerifyState string
 
 // The states of a verification.
@@ -101,7 +98,6 @@ const (
 // Final reports whether the verification has ended.
 func (s VerifyState) Final() bool { return s != VerifyQueued && s != VerifyRunning }
 
-// VerifyRequest is a requested verification.
 type VerifyRequest struct {
 	ID        string        `json:"id"`
 	Job       string        `json:"job"`
@@ -168,7 +164,6 @@ type VerifyReport struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
-// Verification is a request with its report.
 type Verification struct {
 	Request VerifyRequest
 	Report  *VerifyReport
@@ -189,7 +184,6 @@ func (v *Verification) State() VerifyState {
 	return VerifyQueued
 }
 
-// Open reports whether the verification has not ended.
 func (v *Verification) Open() bool { return !v.State().Final() }
 
 // KeptVerifications is the number of finished verifications kept per job.
@@ -214,7 +208,6 @@ type Findings struct {
 	RepairedLeftOut int                `json:"repairedLeftOut,omitempty"`
 }
 
-// VerifiedCollection is a compared collection.
 type VerifiedCollection struct {
 	NS         string `json:"ns"`
 	TargetNS   string `json:"targetNs"`

@@ -18,7 +18,6 @@ type Side struct {
 	Shards  map[string]string
 }
 
-// Sides are source and target.
 type Sides struct{ Source, Target Side }
 
 // Homes returns the replica sets that have the users and roles of both sides. The caller calls done, which closes what

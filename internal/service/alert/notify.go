@@ -98,7 +98,6 @@ func (t *notifier) try(ctx context.Context, n *Notice, raw []byte) (err error) {
 // Event is the change of an alert.
 type Event string
 
-// The events.
 const (
 	Fired    Event = "fired"
 	Resolved Event = "resolved"

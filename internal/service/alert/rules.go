@@ -23,7 +23,6 @@ type Rule struct {
 	Jobs []string
 }
 
-// Rules has the rule of each kind.
 type Rules map[service.AlertKind]Rule
 
 // calm is the time without a finding that resolves an alert of lag or window: values may be around the limit.

@@ -26,7 +26,6 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// The paths of the API.
 const (
 	Prefix       = "/api/v1"
 	PathJobs     = Prefix + "/jobs"

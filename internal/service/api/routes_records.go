@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The paths of records.
 const (
 	PathPoints = PathJob + "/points"
 	PathLog    = PathJob + "/log"

@@ -62,7 +62,6 @@ type Summary struct {
 	ReportedAt *time.Time `json:"reportedAt"`
 }
 
-// Job is a job with its report.
 type Job struct {
 	Summary
 	UID       string          `json:"uid"`
@@ -135,7 +134,6 @@ func summary(j *service.Job) Summary {
 	return s
 }
 
-// JobOf returns a job with its report.
 func JobOf(j *service.Job) Job {
 	d := &j.Definition
 	return Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Desired: d.Desired, Lease: j.Lease,

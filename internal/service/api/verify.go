@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// The paths of verifications.
 const (
 	PathVerifications  = PathJob + "/verifications"
 	PathVerification   = PathVerifications + "/{id}"

@@ -69,7 +69,6 @@ func (v *Verifications) Report(ctx context.Context, job, id string, r *service.V
 	return mongo.Wrap(put(ctx, v.kv, reported+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
 
-// PutFindings stores findings.
 func (v *Verifications) PutFindings(ctx context.Context, job, id string, f *service.Findings) error {
 	return mongo.Wrap(put(ctx, v.findings, verificationKey(job, id), f),
 		"store what verification %s of job %s has found", id, job)

@@ -20,7 +20,6 @@ func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft servic
 		service.Question{What: service.AskInspect, Draft: &service.DraftQuestion{Inspect: ask}})
 }
 
-// PrecheckDraft returns plan and precheck of a draft.
 func (d *Desk) PrecheckDraft(ctx context.Context, c *service.Caller,
 	draft service.Definition) (*service.DraftPlan, error) {
 	return askDraft[service.DraftPlan](ctx, d, c, draft,

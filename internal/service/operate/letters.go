@@ -21,7 +21,6 @@ const (
 	draftAskTime = 55 * time.Second
 )
 
-// LetterStates returns the states of dead letters.
 func LetterStates() []string {
 	return []string{string(deadletter.Open), string(deadletter.Undecided), string(deadletter.Settled),
 		string(deadletter.Removed), string(deadletter.Unmapped)}

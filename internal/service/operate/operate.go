@@ -25,7 +25,6 @@ import (
 // Code is the stable reason of a refusal.
 type Code string
 
-// The codes of refusals.
 const (
 	NotFound  Code = "notFound"
 	Exists    Code = "exists"
@@ -37,7 +36,6 @@ const (
 	Ended  Code = "ended"
 )
 
-// Error is a refusal.
 type Error struct {
 	Code Code
 	Text string

@@ -56,7 +56,6 @@ func (s *Single) Wait() {
 	}
 }
 
-// Jobs returns the job.
 func (s *Single) Jobs() []service.Job { return []service.Job{*s.now()} }
 
 // Changed returns a channel that is closed after a second, because the job reports no changes.
@@ -86,7 +85,6 @@ func (s *Single) now() *service.Job {
 	return j
 }
 
-// Job returns the job, if that is its name.
 func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 	list := s.After(c, "", 1, func(j *service.Job) bool { return j.Definition.Name == name })
 	if len(list) == 0 {
@@ -108,7 +106,6 @@ func (s *Single) Pause(ctx context.Context, c *service.Caller, name string) (*se
 	return s.act(ctx, c, "pause", name, s.job.Pause)
 }
 
-// Resume continues the job.
 func (s *Single) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return s.act(ctx, c, "resume", name, s.job.Resume)
 }

@@ -87,10 +87,8 @@ type redacted struct {
 	text string
 }
 
-// Error returns the text.
 func (v redacted) Error() string { return v.text }
 
-// Unwrap returns the error with its hint.
 func (v redacted) Unwrap() error { return v.error }
 
 func (d *drafted) hide(err error) error {

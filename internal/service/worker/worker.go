@@ -69,7 +69,6 @@ type Worker struct {
 	ended    chan struct{}   // signals the end of a unit
 }
 
-// New makes a worker.
 func New(o Options) *Worker {
 	o.Deps.Oplogs = &oplog.Shared{}
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
