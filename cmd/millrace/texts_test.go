@@ -66,7 +66,8 @@ func TestTextsFitTheirData(t *testing.T) {
 	set, remote := filled[topology.Set](), filled[api.Job]()
 	for name, data := range map[string]any{
 		"status": filled[job.Status](), "summary": filled[summary](), "finalized before": new(filled[jobInfo]()),
-		"plan": filled[job.Plan](), "jobs": filled[[]jobInfo](), "stored": new(filled[jobInfo]()), "dropped": filled[dropped](),
+		"plan": filled[job.Plan](), "jobs": filled[[]jobInfo](), "stored": new(filled[jobInfo]()),
+		"dropped":     filled[dropped](),
 		"remote jobs": filled[[]api.Summary](), "remote job": &remote, "stand of a report": &remote,
 		"log": filled[[]service.Entry](), "workers": filled[[]service.Worker](), "verified": new(filled[verify.Report]()),
 		"seed plan": filled[seed.Plan](), "tried": filled[tried](), "letter": filled[shownLetter](),

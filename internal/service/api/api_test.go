@@ -208,7 +208,8 @@ func TestManyClientsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	d, err := r.hub.Jobs.Definition(t.Context(), "a")
-	if err != nil || d.Desired.Limits == nil || d.Desired.Loads == nil || d.Desired.Limits.Docs != 7 || d.Desired.Limits.Bytes != 8 ||
+	if err != nil || d.Desired.Limits == nil || d.Desired.Loads == nil || d.Desired.Limits.Docs != 7 ||
+		d.Desired.Limits.Bytes != 8 ||
 		d.Desired.Loads.Source != "low" || d.Desired.Loads.Target != "max" {
 		t.Errorf("%+v %v", d, err)
 	}

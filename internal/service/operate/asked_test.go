@@ -267,7 +267,8 @@ func TestVerify(t *testing.T) {
 	_, _, err = verify("", service.VerifyOptions{})
 	refusedAs(t, err, Conflict, `verification "v1" of job "shop" is queued already`)
 	r.verified("shop", "v1", &service.Findings{})
-	if v, made, err = verify("", service.VerifyOptions{}); err != nil || !made || service.CheckVerifyID(v.Request.ID) != nil {
+	if v, made, err = verify("", service.VerifyOptions{}); err != nil || !made ||
+		service.CheckVerifyID(v.Request.ID) != nil {
 		t.Errorf("%+v %v %v", v, made, err)
 	}
 	_, _, err = r.Verify(ctx, c, "none", "v1", service.VerifyOptions{})
@@ -393,7 +394,8 @@ func TestRepair(t *testing.T) {
 		refusedAs(t, err, Invalid, text)
 	}
 	v, made, err := repair("r1", RepairWhat{All: true})
-	if err != nil || !made || *v.Request.Repair != (service.RepairRequest{Of: "v1", Documents: 1}) || !v.Request.Options.NoValues ||
+	if err != nil || !made || *v.Request.Repair != (service.RepairRequest{Of: "v1", Documents: 1}) ||
+		!v.Request.Options.NoValues ||
 		v.Request.UID != d.UID {
 		t.Errorf("%+v %v %v", v, made, err)
 	}

@@ -286,7 +286,8 @@ func TestWishes(t *testing.T) {
 	_, err = r.Edit(ctx, caller(service.Admin),
 		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:B\n"})
 	refusedAs(t, err, Conflict, "its settings stay")
-	if _, err := r.Remove(ctx, caller(service.Admin), "shop"); err != nil || !r.View.Job("shop").Definition.Desired.Removed {
+	_, err = r.Remove(ctx, caller(service.Admin), "shop")
+	if err != nil || !r.View.Job("shop").Definition.Desired.Removed {
 		t.Errorf("%v", err)
 	}
 }
