@@ -71,7 +71,6 @@ func textFuncs() template.FuncMap {
 
 		"ago": agoText, "date": date,
 		"rfc3339": func(t time.Time) string { return t.Format(time.RFC3339) },
-		"clock":   func(s float64) string { return format.Clock(time.Duration(s * float64(time.Second))) },
 		"took":    func(from, to time.Time) string { return to.Sub(from).Round(time.Millisecond).String() },
 		"runsFor": runsFor, "copyRate": copyRate,
 
@@ -81,7 +80,7 @@ func textFuncs() template.FuncMap {
 		"lines": topology.Lines, "onOff": onOff, "memberLag": lagText,
 		"chains": func(m *topology.Member) bool { return m.Override != nil && *m.Override },
 		"knows":  func(tree map[string]string, host string) bool { _, is := tree[host]; return is }, "ping": pingText,
-		"since": ago, "cpu": cpuText, "tags": tagText, "opsRate": rateText, "percentage": percent, "tidy": tidy,
+		"since": ago, "opsRate": rateText, "percentage": percent, "tidy": tidy,
 		"change": func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) },
 		"predicted": func(p topology.Prediction, concern string) []float64 {
 			rate, cpu := p.For(concern)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,27 +190,11 @@ func lagText(m *topology.Member, lag float64) string {
 	return format.Seconds(lag)
 }
 
-func cpuText(cores float64) string {
-	if cores < 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f cores", cores)
-}
-
 func ago(now, then time.Time) string {
 	if then.IsZero() || !then.Before(now) {
 		return ""
 	}
 	return format.Seconds(now.Sub(then).Seconds())
-}
-
-func tagText(tags map[string]string) string {
-	var parts []string
-	for k, v := range tags {
-		parts = append(parts, cli.Plain(k)+"="+cli.Plain(v))
-	}
-	slices.Sort(parts)
-	return cut(strings.Join(parts, " "), 40)
 }
 
 const anyConcern = "any"

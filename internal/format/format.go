@@ -92,6 +92,7 @@ func Funcs() map[string]any {
 	return map[string]any{
 		"count": func(n any) string { return Count(number(n)) }, "size": func(n any) string { return Size(number(n)) },
 		"add": add, "per": func(n any, seconds float64) float64 { return number(n) / max(seconds, 0.001) },
+		"clock":   func(s float64) string { return Clock(time.Duration(s * float64(time.Second))) },
 		"seconds": Seconds, "share": Share, "counts": Counts,
 	}
 }

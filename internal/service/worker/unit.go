@@ -104,6 +104,15 @@ func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, e
 	return s, nil
 }
 
+// noting returns the worker's access, of which note gets each secret.
+func (w *Worker) noting(note func(secret string)) *config.Access {
+	return &config.Access{File: w.Access.File, Secret: func(job, reference string) (string, error) {
+		value, err := w.Access.Secret(job, reference)
+		note(value)
+		return value, err
+	}}
+}
+
 // leavingTime is how long a run without its lease may write to the target.
 const leavingTime = time.Minute
 
@@ -129,8 +138,7 @@ func (u *unit) afterOthers(work func() error) error {
 
 func (u *unit) work(d *service.Definition) error {
 	u.set(func(r *service.Report) { r.Try = d.Desired.Try })
-	s, err := u.worker.read(u.name, d.Settings,
-		&config.Access{Secret: u.secret, File: u.worker.Access.File})
+	s, err := u.worker.read(u.name, d.Settings, u.worker.noting(u.record.hide))
 	if err != nil {
 		return err
 	}
@@ -243,15 +251,6 @@ func (u *unit) desired() *service.Desired {
 		u.cancel(errRemoved)
 	}
 	return &j.Definition.Desired
-}
-
-// secret hides what it returns from records.
-func (u *unit) secret(job, reference string) (string, error) {
-	value, err := u.worker.Access.Secret(job, reference)
-	if err == nil {
-		u.record.hide(value)
-	}
-	return value, err
 }
 
 func (u *unit) before() *service.Report {
