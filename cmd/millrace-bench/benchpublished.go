@@ -260,7 +260,7 @@ not compared, figures of one round not judged.
 
 The exit code is 0 when no more is apart than chance explains (in 19 of 20
 repetitions), 1 when more is, 2 without an answer.`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: cli.Files,
+		Args: cli.OneArg("file of results"), ValidArgsFunction: cli.Files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			was, err := readPublished(args[0])
 			if err != nil {

@@ -60,7 +60,7 @@ func (a *app) ycsbPhaseCommand(phase ycsb.Phase) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:       string(phase) + " mongodb",
 		ValidArgs: []string{"mongodb", "mongodb-async"},
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(cli.OneArg("database"), cobra.OnlyValidArgs),
 		RunE:      func(cmd *cobra.Command, _ []string) error { return a.ycsbPhase(cmd.Context(), cmd.Flags(), phase, &s) },
 	}
 	if phase == ycsb.Load {

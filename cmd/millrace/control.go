@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -170,7 +167,7 @@ func cannot(what string) func(*control, *jobInfo) error {
 		why, hint := "no process runs it", "start it: "+cmp.Or(j.Resume, "the same sync command resumes it")
 		switch j.State {
 		case state.Finalized:
-			why, hint = "it was "+finalizedText(j.FinalizedAt), "millrace status shows how it ended"
+			why, hint = "it was "+textOf("finalized", j.FinalizedAt), "millrace status shows how it ended"
 		case state.Running, state.Silent:
 			why = fmt.Sprintf("it is %s, which cannot be reached from here", j.lifeText())
 			hint = "run this there as the user of that process, give its --address, or --server for a job of a service"
@@ -197,8 +194,8 @@ func resumeCommand(a *app) *cobra.Command {
 func throttleCommand(a *app) *cobra.Command {
 	return a.controlCommand(a.described("throttle", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.ask(ctx, http.MethodPatch, api.PathLimits, c.Limits)
-		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
-		if l := loadText(progress.Load{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
+		text := textOf("limits", *cmp.Or(j.Desired.Limits, new(pace.Rates)))
+		if l := textOf("load", progress.Load{Loads: *cmp.Or(j.Desired.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
 		return c.changed(&j, err, text, "limits changed: "+text)
@@ -217,19 +214,7 @@ func (c *control) changed(j *api.Job, err error, done, noted string) error {
 	if !ofProcess(j) {
 		done = noted
 	}
-	return c.Tell(c.Output, j, fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, standText(j)))
-}
-
-func standText(j *api.Job) string {
-	text := remoteState(&j.Summary)
-	if j.Report == nil || j.Report.Status == nil || j.Report.Status.Follow.Applied == "" {
-		return text
-	}
-	f := j.Report.Status.Follow
-	if text += ", applied up to " + f.Applied; f.LagSeconds >= 0 {
-		text += ", " + format.Seconds(f.LagSeconds) + " behind"
-	}
-	return text
+	return c.Tell(c.Output, j, fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, textOf("stand of a report", j)))
 }
 
 // ofProcess reports whether a job belongs to a sync: it has no definition.
@@ -247,11 +232,7 @@ func (c *control) finalizedBefore(j *jobInfo) error {
 	case j.State != state.Finalized:
 		return cannot("finalize")(c, j)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: already %s, nothing done\n%s", cli.Plain(j.Job), finalizedText(j.FinalizedAt),
-		wayBack(j.Job, j.TargetPosition))
-	writeListed(&b, "differs: ", j.Differences)
-	return c.Tell(c.Output, j.asStatus(), b.String())
+	return c.Tell(c.Output, j.asStatus(), textOf("finalized before", j))
 }
 
 func (c *control) finalize(ctx context.Context) error {
@@ -279,27 +260,11 @@ func (c *control) finalize(ctx context.Context) error {
 		return c.changed(&j, nil, "finalized", "is to be finalized")
 	}
 	st := j.Report.Status
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s", cli.Plain(j.Name), st.Follow.Applied)
-	if !ofProcess(&j) && st.FinalizedAt != nil {
-		fmt.Fprintf(&b, ", at %s", st.FinalizedAt.UTC().Format(time.RFC3339)) // perhaps long before
-	}
-	b.WriteString("\n")
-	if ofProcess(&j) {
-		b.WriteString(wayBack(j.Name, st.TargetPosition))
-	} else if st.TargetPosition != "" {
-		fmt.Fprintf(&b, "the target stands at %s: to fall back, choose Reverse in the console, or POST to %s/%s/reverse\n",
-			st.TargetPosition, api.PathJobs, cli.Plain(j.Name))
-	}
-	writeEnd(&b, *st)
-	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
-}
-
-func finalizedText(at *time.Time) string {
-	if at == nil {
-		return "finalized"
-	}
-	return "finalized at " + at.UTC().Format(time.RFC3339)
+	text := textOf("finalize", struct {
+		*api.Job
+		Path string
+	}{&j, api.PathJobs})
+	return cmp.Or(c.Tell(c.Output, &j, text), differencesError(*st))
 }
 
 func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
@@ -309,7 +274,7 @@ func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
 			return true, fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
 		case now.State == service.Finished || now.State == service.Failed:
 			return true, nil
-		case !now.Wish.Finalize:
+		case !now.Desired.Finalize:
 			return true, fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
 		}
 		return false, nil
@@ -333,14 +298,6 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 			return now, err
 		}
 	}
-}
-
-func wayBack(job, target string) string {
-	if target == "" {
-		return ""
-	}
-	return fmt.Sprintf("the target stands at %s: to fall back, let the source follow it from there with millrace reverse "+
-		"--job %s\n", target, cli.Plain(job))
 }
 
 // refused gives the error of a request that was rejected its exit code: by the job, or because another process runs it.
@@ -370,49 +327,4 @@ func differencesError(s job.Status) error {
 	return mongo.WithHint(fmt.Errorf("job %s: finalized, but the target differs from the source in %s", cli.Plain(s.Job),
 		plural(len(s.Differences), "thing")),
 		"millrace verify compares again and lists documents")
-}
-
-func loadText(l progress.Load) string {
-	side := func(name string, load pace.Load, atOnce int) string {
-		text := name + " " + string(load)
-		if load == pace.Max && atOnce > 0 {
-			text += fmt.Sprintf(" (%d at once)", atOnce)
-		}
-		return text
-	}
-	if cmp.Or(l.Source, pace.Normal) == pace.Normal && cmp.Or(l.Target, pace.Normal) == pace.Normal {
-		return ""
-	}
-	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
-}
-
-func compressionText(c progress.Compressions) string {
-	var parts []string
-	for _, side := range []struct {
-		name string
-		progress.Compression
-	}{{"source", c.Source}, {"target", c.Target}} {
-		switch {
-		case !side.On:
-		case side.Gain > 0:
-			parts = append(parts, fmt.Sprintf("%s with zstd, %.1f times as fast", side.name, side.Gain))
-		default:
-			parts = append(parts, side.name+", as its connection string says")
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func limitsText(r pace.Rates) string {
-	var parts []string
-	if r.Docs > 0 {
-		parts = append(parts, humanize.Comma(r.Docs)+" documents")
-	}
-	if r.Bytes > 0 {
-		parts = append(parts, humanize.Bytes(uint64(r.Bytes)))
-	}
-	if len(parts) == 0 {
-		return "no limit"
-	}
-	return "at most " + strings.Join(parts, " and ") + " a second"
 }

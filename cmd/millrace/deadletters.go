@@ -11,10 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strings"
-	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -47,7 +44,7 @@ type letterLook struct {
 
 func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letters) error) *cobra.Command {
 	l.stored.command(cmd, func(ctx context.Context) error { return do(ctx, &storedLetters{l}) })
-	l.bindJob(cmd, "only dead letters of the job of this `name`; required with --server")
+	l.bindJob(cmd, "deadletters")
 	l.orRemote(cmd, func(r *remote, ctx context.Context) error {
 		if r.job == "" {
 			return misuse(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them")
@@ -57,13 +54,7 @@ func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letter
 	return cmd
 }
 
-func (l *letterLook) bindChoice(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&l.ns, "ns", "", "only dead letters of this target collection or `database`")
-	config.Choice(cmd.Flags(), &l.state, "state", "open undecided settled removed unmapped all*",
-		"only dead letters in this `state`: open, undecided, settled, removed, unmapped or all\nopen lacks the document on "+
-			"the target; undecided may yet be applied; settled was applied or is gone; removed was somebody else's "+
-			"document on the target; unmapped does not fit --fields")
-}
+func (l *letterLook) vars() config.Vars { return config.Vars{"ns": &l.ns, "state": &l.state} }
 
 func (l *letterLook) inState() string {
 	if l.state == "all" {
@@ -74,10 +65,7 @@ func (l *letterLook) inState() string {
 
 func lettersListCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
-	cmd := l.command(a.described("deadletters list", &cobra.Command{}),
-		func(ctx context.Context, from letters) error { return l.list(ctx, from) })
-	l.bindChoice(cmd)
-	return cmd
+	return l.command(a.described("deadletters list", &cobra.Command{}, l.vars()), l.list)
 }
 
 // list writes as it reads: there may be a hundred thousand.
@@ -116,7 +104,7 @@ func (l *letterLook) none(ctx context.Context, from letters, out io.Writer) erro
 
 func lettersShowCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
-	cmd := a.described("deadletters show", &cobra.Command{Args: cobra.ExactArgs(1)})
+	cmd := a.described("deadletters show", &cobra.Command{Args: cli.OneArg("dead letter")})
 	return l.command(cmd, func(ctx context.Context, from letters) error {
 		id := cmd.Flags().Arg(0)
 		one, err := from.one(ctx, id)
@@ -126,7 +114,7 @@ func lettersShowCommand(a *app) *cobra.Command {
 		case one == nil:
 			return misuse(fmt.Errorf("there is no dead letter %s", cli.Plain(id)), "millrace deadletters list shows their ids")
 		}
-		return a.Tell(l.output, one, one.text())
+		return a.Tell(l.output, one, textOf("letter", one))
 	})
 }
 
@@ -134,26 +122,6 @@ func lettersShowCommand(a *app) *cobra.Command {
 type shownLetter struct {
 	Job string `json:"job"`
 	service.WholeLetter
-}
-
-func (l *shownLetter) text() string {
-	t := newTable("dead letter", l.ID)
-	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State},
-		{"cause", l.Cause}, {"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
-	f := facts{t}
-	f.add("index", l.Index)
-	f.add("settled by", l.Settled)
-	var b strings.Builder
-	fmt.Fprintln(&b, t.Render())
-	for _, d := range []struct {
-		what string
-		doc  json.RawMessage
-	}{{"document", l.Whole}, {"on the target, with this _id", l.SameID}, {"on the target, with the key", l.Other}} {
-		if len(d.doc) > 0 && string(d.doc) != "null" {
-			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, cli.Plain(readable(d.doc)))
-		}
-	}
-	return b.String()
 }
 
 func readable(raw json.RawMessage) string {
@@ -167,7 +135,8 @@ func readable(raw json.RawMessage) string {
 func lettersExportCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
 	var file string
-	cmd := l.command(a.described("deadletters export", &cobra.Command{}), func(ctx context.Context, from letters) error {
+	cmd := a.described("deadletters export", &cobra.Command{}, l.vars(), config.Vars{"file": &file})
+	return l.command(cmd, func(ctx context.Context, from letters) error {
 		if file == "" {
 			a.Results.Stream = true
 			return from.export(ctx, a.Stdout)
@@ -180,9 +149,6 @@ func lettersExportCommand(a *app) *cobra.Command {
 		return a.Tell(l.output, map[string]any{"file": file, "letters": lines.n},
 			fmt.Sprintf("%s in %s\n", plural(lines.n, "dead letter"), cli.Plain(file)))
 	})
-	l.bindChoice(cmd)
-	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, mode 0600, instead of standard output")
-	return cmd
 }
 
 type lineCounter struct{ n int }
@@ -195,19 +161,18 @@ func (l *lineCounter) Write(p []byte) (int, error) {
 func lettersRetryCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
 	var id string
-	cmd := l.command(a.described("deadletters retry", &cobra.Command{}), func(ctx context.Context, from letters) error {
+	cmd := a.described("deadletters retry", &cobra.Command{}, config.Vars{"id": &id})
+	return l.command(cmd, func(ctx context.Context, from letters) error {
 		res, err := from.retry(ctx, id)
 		if err != nil {
 			return err
 		}
-		if err := a.Tell(l.output, res, res.text()); err != nil || res.Open == 0 {
+		if err := a.Tell(l.output, res, textOf("retried", res)); err != nil || res.Open == 0 {
 			return err
 		}
 		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "dead letter")),
 			"millrace deadletters show LETTER shows the reason")
 	})
-	cmd.Flags().StringVar(&id, "id", "", "try only this `letter`, of a job of a service")
-	return cmd
 }
 
 type retried struct {
@@ -215,21 +180,6 @@ type retried struct {
 	service.LettersRetried
 
 	Refused []deadletter.Summary `json:"refused,omitempty"`
-}
-
-func (r *retried) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "dead letter"),
-		r.Written, r.Open)
-	if !r.Done {
-		b.WriteString("a worker still tries\n")
-	}
-	for _, line := range listed(r.Refused, func(r deadletter.Summary) string {
-		return fmt.Sprintf("%s: %s, _id %s: %s", r.ID, r.NS, r.Document, r.Reason)
-	}) {
-		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
-	}
-	return b.String()
 }
 
 func (a *app) notes() *slog.Logger { return config.NewLog(a.Stderr, "info", "text") }

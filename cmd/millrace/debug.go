@@ -1,21 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -43,38 +44,26 @@ func debugSlicesCommand(a *app) *cobra.Command {
 }
 
 func (a *app) writeSlices(list []bson.Raw) error {
-	t := newTable("namespace", "slice", "walked by", "from", "to", "at", "documents", "size", "state")
-	for _, raw := range list {
-		var s scan.Slice
-		if err := bson.Unmarshal(raw, &s); err != nil {
+	all := make([]scan.Slice, len(list))
+	for i, raw := range list {
+		if err := bson.Unmarshal(raw, &all[i]); err != nil {
 			return fmt.Errorf("read a slice: %w", err)
 		}
-		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper),
-			bound(s.Position),
-			format.Count(s.Docs), format.Size(s.Bytes), sliceState(&s)})
 	}
-	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
-	_, err := fmt.Fprintln(a.Stdout, t.Render())
+	slices.SortFunc(all, func(a, b scan.Slice) int {
+		return cmp.Or(strings.Compare(a.NS, b.NS), strings.Compare(numberOf(a), numberOf(b)))
+	})
+	_, err := io.WriteString(a.Stdout, textOf("slices", all))
 	return err
 }
+
+func numberOf(s scan.Slice) string { return fmt.Sprintf("%d of %d", s.N+1, s.Of) }
 
 func bound(b bson.Raw) string {
 	if len(b) == 0 {
 		return ""
 	}
 	return cut(cli.Plain(relaxed(b)), 40)
-}
-
-func sliceState(s *scan.Slice) string {
-	switch {
-	case s.Dropped:
-		return "dropped"
-	case s.Done:
-		return "done"
-	case len(s.Position) > 0:
-		return "under way"
-	}
-	return "to do"
 }
 
 // extJSON returns a document as extended JSON, or a JSON string that says why it has no such form.
@@ -103,16 +92,9 @@ type oplogLook struct {
 func debugOplogCommand(a *app) *cobra.Command {
 	l := oplogLook{app: a}
 	cmd := a.described("debug oplog",
-		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
-	fs := cmd.Flags()
-	config.BindURI(fs, &l.source, "source", "the source")
-	fs.StringVar(&l.from, "from", "",
-		"first `position`, as seconds:increment or time; by default the oplog's oldest")
-	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
-	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
-	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
-	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
-	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
+		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }},
+		config.Vars{"source": &l.source, "from": &l.from, "limit": &l.limit, "include": &l.rules.Include,
+			"exclude": &l.rules.Exclude, "rename": &l.rules.Rename, "values": &l.values})
 	cli.BindOutput(cmd, &l.output, "text", "json")
 	return cmd
 }
@@ -188,31 +170,18 @@ func (l *oplogLook) show(ev *stream.Event) error {
 }
 
 func textLine(ev *stream.Event, values bool) string {
-	parts := []string{ev.At.String(), ev.Kind.String()}
-	add := func(s string) { parts = append(parts, cli.Plain(s)) }
-	if ch := ev.Change; ch != nil {
-		add(string(ch.Kind))
-		add(ch.NS)
-		if ch.To != "" {
-			add("to " + ch.To)
-		}
-		for _, ix := range ch.Indexes {
-			add(ix.Name)
-		}
-	} else {
-		add(ev.NS)
-		if ev.Route.Target != ev.NS {
-			add("as " + ev.Route.Target)
-		}
-		add(relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}}))
+	e := struct {
+		*stream.Event
+		ID    string
+		Value bson.Raw
+	}{Event: ev}
+	if ev.Change == nil {
+		e.ID = relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}})
 	}
-	if ev.Txn != nil {
-		add(fmt.Sprintf("transaction %s/%d", sessionOf(ev.Txn), ev.Txn.Number))
+	if values {
+		e.Value = valueOf(ev)
 	}
-	if doc := valueOf(ev); values && len(doc) > 0 {
-		add(relaxed(doc))
-	}
-	return strings.Join(parts, " ")
+	return textOf("event", e)
 }
 
 func jsonLine(ev *stream.Event, values bool) string {

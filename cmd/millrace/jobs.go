@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -182,7 +182,7 @@ func jobsListCommand(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		errs := []error{a.Tell(s.output, list, jobsText(list))}
+		errs := []error{a.Tell(s.output, list, textOf("jobs", list))}
 		for _, j := range list {
 			errs = append(errs, j.err)
 		}
@@ -214,48 +214,10 @@ func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo
 	return out, nil
 }
 
-func jobsText(list []jobInfo) string {
-	if len(list) == 0 {
-		return "the target has no jobs\n"
-	}
-	t := newTable("job", "state", "phase", "source", "rules", "applied", "open dead letters", "begun")
-	for i := range list {
-		j := &list[i]
-		if j.err != nil {
-			t.AppendRow(table.Row{j.Job, j.State})
-			continue
-		}
-		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(cli.Plain(j.Source), 40),
-			cut(cli.Plain(j.Rules), 30), j.appliedText(), j.Letters.Open + j.Letters.Undecided,
-			j.CreatedAt.Format(time.DateTime)})
-	}
-	alignRight(t, 7)
-	return t.Render() + "\n"
-}
-
-func (j *jobInfo) lifeText() string {
-	since := ""
-	if !j.SavedAt.IsZero() {
-		since = ", last sign " + agoText(j.SavedAt)
-	}
-	switch {
-	case j.Owner == nil || j.State == state.Finalized:
-		return string(j.State) + since
-	case j.State == state.Stopped:
-		return fmt.Sprintf("stopped, %s/%d is dead%s", cli.Plain(j.Owner.Host), j.Owner.PID, since)
-	}
-	return fmt.Sprintf("%s on %s/%d%s", j.State, cli.Plain(j.Owner.Host), j.Owner.PID, since)
-}
+func (j *jobInfo) lifeText() string { return textOf("life", j) }
 
 // agoText returns the time since at, never negative: the clocks of machines differ.
 func agoText(at time.Time) string { return format.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
-
-func (j *jobInfo) appliedText() string {
-	if j.AppliedAt == nil {
-		return ""
-	}
-	return j.Applied + " (" + agoText(*j.AppliedAt) + ")"
-}
 
 func jobsShowCommand(a *app) *cobra.Command {
 	s := stored{app: a}
@@ -335,61 +297,16 @@ func countSlices(raws []bson.Raw) (*sliceCounts, error) {
 
 func (j *jobInfo) text() string {
 	if j.last != nil {
-		return statusText(*j.last)
+		return textOf("status", *j.last)
 	}
-	t := facts{newTable(j.Job, phaseText(j.Phase, j.Paused))}
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 100}}) // rules may be long
-	t.add("state", j.lifeText())
-	t.add("source", j.Source)
-	t.add("target", j.Target)
-	t.add("rules", j.Rules)
-	t.add("mode", string(j.Mode))
-	t.add("begun", j.CreatedAt.Format(time.RFC3339))
-	t.add("saved", j.SavedAt.Format(time.RFC3339))
-	t.add("start position", j.Start)
-	t.add("consistent position", j.Consistent)
-	t.add("applied", j.appliedText())
-	t.add("reads on from", j.ReadsFrom)
-	t.add("high-water mark", j.Reach)
-	t.add("schema change under way", j.Intent)
-	t.final(j.FinalizedAt, j.TargetPosition)
-	t.add("attempt", j.Attempt)
-	if j.Slices != nil && j.Slices.Total > 0 {
-		t.add("slices copied", fmt.Sprintf("%d of %d", j.Slices.Done, j.Slices.Total))
-	}
-	t.add("dead letters", j.Letters.Text())
-	t.list("deferred", j.Deferred)
-	t.list("refused", j.Refused)
-	var b strings.Builder
-	fmt.Fprintln(&b, t.Render())
-	writeListed(&b, "differs: ", j.Differences)
-	if j.Resume != "" {
-		fmt.Fprintf(&b, "resumes by: %s\n", cli.Plain(j.Resume))
-	}
-	return b.String()
-}
-
-// final adds when a job was finalized, and where a job in the other direction can start.
-func (t facts) final(at *time.Time, position string) {
-	if at != nil {
-		t.add("finalized", at.UTC().Format(time.RFC3339))
-	}
-	t.add("target position", position)
-}
-
-// list adds a row for each, as far as there is room.
-func (t facts) list(name string, items []string) {
-	for _, line := range listed(items, cli.Plain) {
-		t.add(name, line)
-	}
+	return textOf("stored", j)
 }
 
 func jobsDropCommand(a *app) *cobra.Command {
 	s := stored{app: a}
 	var yes bool
-	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}),
+	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}, config.Vars{"yes": &yes}),
 		func(ctx context.Context) error { return s.drop(ctx, yes) })
-	cmd.Flags().BoolVar(&yes, "yes", false, "remove the job; without this flag, show what it has and exit with 2")
 	_ = cmd.MarkFlagRequired("job")
 	cmd.Flags().Lookup("job").Usage = "`name` of the job"
 	return cmd
@@ -402,19 +319,6 @@ type dropped struct {
 	Letters deadletter.Stats `json:"letters"`
 	// Deferred are indexes, expiries and limits that the target's collections do not have yet.
 	Deferred []string `json:"deferred,omitempty"`
-}
-
-func (d *dropped) text(what string) string {
-	t := facts{newTable(d.Job, what)}
-	for _, coll := range []string{"collections", "slices", "skipped"} {
-		if n := d.Has[coll]; n > 0 {
-			t.add(coll, n)
-		}
-	}
-	t.add("dead letters", d.Letters.Text())
-	t.list("deferred", d.Deferred)
-	t.add("replicated data", "stay as they are")
-	return t.Render() + "\n"
 }
 
 func (s *stored) drop(ctx context.Context, yes bool) error {
@@ -432,7 +336,7 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 	}
 	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
-		return errors.Join(s.Tell(s.output, d, d.text("would be removed")),
+		return errors.Join(s.Tell(s.output, d, textOf("dropped", d)),
 			misuse(fmt.Errorf("job %s: nothing was removed", cli.Plain(s.job)), d.advice()))
 	}
 	c, err := s.connectFor(ctx, "target", s.target, mongo.TargetApp)
@@ -448,7 +352,7 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 		return err
 	}
 	d.Dropped = true
-	return s.Tell(s.output, d, d.text("removed"))
+	return s.Tell(s.output, d, textOf("dropped", d))
 }
 
 func (d *dropped) advice() string {

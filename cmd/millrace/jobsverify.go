@@ -9,16 +9,14 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
-	"github.com/millrace/millrace/internal/format"
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/operate"
-	"github.com/millrace/millrace/internal/verify"
 )
 
 type verifyRequest struct {
@@ -34,9 +32,10 @@ type verifyRequest struct {
 
 func jobsVerifyCommand(a *app) *cobra.Command {
 	v := verifyRequest{remote: remote{app: a}}
-	var cmd *cobra.Command
-	cmd = v.jobCommand(a.described("jobs verify",
-		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}), func(ctx context.Context) error {
+	cmd := a.described("jobs verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}, v.vars(),
+		config.Vars{"sample": &v.ask.SamplePercent, "include": &v.ask.Include, "recheck-for": &v.ask.PatienceSeconds,
+			"max-rate-bytes": &v.rate, "no-values": &v.ask.NoValues, "every": &v.every, "cancel": &v.cancel, "show": &v.show})
+	v.jobCommand(cmd, func(ctx context.Context) error {
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is not a number of bytes", cli.Plain(v.rate)))
@@ -44,26 +43,11 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 		v.ask.BytesPerSecond = int64(rate)
 		return v.request(ctx, cmd.Flags().Changed("every"))
 	})
-	fs := cmd.Flags()
-	fs.StringVar(&v.ask.ID, "id", "",
-		"`name` of the verification\nthe same name again starts no other; with --show and --cancel, the one meant")
-	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
-	fs.StringSliceVar(&v.ask.Include, "include", nil,
-		"only the job's source collections that match this `pattern`; may be repeated")
-	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0,
-		"`seconds` after which a changing difference counts; 0 is 60")
-	fs.StringVar(&v.rate, "max-rate-bytes", "0",
-		"most `bytes` read a second from both sides together; 0 is unlimited")
-	fs.BoolVar(&v.ask.NoValues, "no-values", false,
-		"store _ids and field names of differences, but no values")
-	fs.IntVar(&v.every, "every", 0,
-		"verify every so many `hours` while the job follows; 0 ends that")
-	fs.BoolVar(&v.wait, "wait", false, "return when the verification has ended")
-	fs.BoolVar(&v.cancel, "cancel", false, "cancel the verification")
-	fs.BoolVar(&v.show, "show", false, "show a verification, start none")
 	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
 	return cmd
 }
+
+func (v *verifyRequest) vars() config.Vars { return config.Vars{"id": &v.ask.ID, "wait": &v.wait} }
 
 func (v *verifyRequest) request(ctx context.Context, every bool) error {
 	switch {
@@ -140,7 +124,7 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 }
 
 func (v *verifyRequest) verified(got *api.Verification) error {
-	if err := v.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
+	if err := v.Tell(v.output, got, verificationText(v.job, got)); err != nil {
 		return err
 	}
 	switch got.State {
@@ -155,53 +139,11 @@ func (v *verifyRequest) verified(got *api.Verification) error {
 	return fmt.Errorf("verification %s has no result: it is %s", cli.Plain(got.ID), got.State)
 }
 
-func remoteVerified(job string, v *api.Verification) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: verification %s: %s", cli.Plain(job), cli.Plain(v.ID), v.State)
-	if v.Worker != "" {
-		fmt.Fprintf(&b, ", by %s", cli.Plain(v.Worker))
-	}
-	if v.Options.SamplePercent > 0 && v.Options.SamplePercent < 100 {
-		fmt.Fprintf(&b, ", a sample of %g percent", v.Options.SamplePercent)
-	}
-	b.WriteByte('\n')
-	p := v.Progress
-	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections,
-		p.CollectionsTotal, humanize.Comma(p.Docs), format.Size(p.Bytes), p.Rechecking)
-	if v.Waits != "" {
-		fmt.Fprintf(&b, "differences wait: %s\n", cli.Plain(v.Waits))
-	}
-	b.WriteString(repairText(v))
-	f := v.Findings
-	if f == nil {
-		return b.String()
-	}
-	t := comparedTable()
-	for _, c := range f.Collections[:min(len(f.Collections), maxListed)] {
-		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked,
-			c.Differences})
-	}
-	fmt.Fprintln(&b, t.Render())
-	for _, line := range listed(f.Schema,
-		func(d verify.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
-		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
-	}
-	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)),
-			detail(strings.Join(d.Fields, ", ")))
-		for _, side := range []struct{ name, text string }{{"source", d.Source}, {"target", d.Target}} {
-			if side.text != "" {
-				fmt.Fprintf(&b, "    %s %s\n", side.name, cli.Plain(cut(side.text, 300)))
-			}
-		}
-	}
-	if n := v.Differences - int64(min(len(f.Differences), maxListed)); n > 0 {
-		fmt.Fprintf(&b, "  and %d documents more\n", n)
-	}
-	for _, n := range f.Notes {
-		fmt.Fprintf(&b, "note: %s\n", cli.Plain(n))
-	}
-	return b.String()
+func verificationText(job string, v *api.Verification) string {
+	return textOf("verification", struct {
+		Of string
+		*api.Verification
+	}{job, v})
 }
 
 type repairRequest struct {
@@ -216,17 +158,9 @@ func jobsRepairCommand(a *app) *cobra.Command {
 	r := repairRequest{verifyRequest: verifyRequest{remote: remote{app: a}}}
 	all := false
 	cmd := r.jobCommand(a.described("jobs repair",
-		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}),
+		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}, r.vars(),
+		config.Vars{"of": &r.of, "all": &all, "ns": &r.ns, "document": &r.docs}),
 		func(ctx context.Context) error { return r.request(ctx, all) })
-	fs := cmd.Flags()
-	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair; the same name again starts no other")
-	fs.StringVar(&r.of, "of", "",
-		"`name` of the verification that found the documents; by default the last")
-	fs.BoolVar(&all, "all", false, "repair all documents that the verification lists")
-	fs.StringArrayVar(&r.ns, "ns", nil, "repair documents of this source `collection`; may be repeated")
-	fs.StringArrayVar(&r.docs, "document", nil,
-		"repair the document with this `_id`, as shown; may be repeated")
-	fs.BoolVar(&r.wait, "wait", false, "return when the documents have been compared")
 	cmd.MarkFlagsOneRequired("all", "ns", "document")
 	cmd.MarkFlagsMutuallyExclusive("all", "ns")
 	cmd.MarkFlagsMutuallyExclusive("all", "document")
@@ -303,22 +237,4 @@ func (r *repairRequest) chosen(of api.Verification) (docs []operate.RepairDocume
 			cli.Plain(strings.Join(r.ns, ", ")))
 	}
 	return docs, nil
-}
-
-// repairText is what has come of a repair as text, "" of a verification that is none.
-func repairText(v *api.Verification) string {
-	if v.Repair == nil {
-		return ""
-	}
-	var b strings.Builder
-	p := v.Repair
-	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n",
-		plural(p.Documents, "document"), cli.Plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
-	if v.Findings == nil {
-		return b.String()
-	}
-	for _, d := range v.Findings.Repaired[:min(len(v.Findings.Repaired), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Outcome, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)), detail(d.Why))
-	}
-	return b.String()
 }

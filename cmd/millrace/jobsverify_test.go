@@ -97,7 +97,7 @@ func TestJobsVerify(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs verify --job orders --id long --sample 5 --wait", "has no result: it is canceled")
 	b.expect(cli.ExitOK, "jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB",
 		"is verified every 24 hours")
-	if s := b.view.Job("orders").Definition.Wish.Verify; s == nil ||
+	if s := b.view.Job("orders").Definition.Desired.Verify; s == nil ||
 		*s != (service.VerifySchedule{EveryHours: 24, SamplePercent: 5, BytesPerSecond: 10e6}) {
 		t.Errorf("%+v", s)
 	}

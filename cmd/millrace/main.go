@@ -159,8 +159,20 @@ var workshopVariables string
 //go:embed help.txt
 var helpTexts string
 
-// described gives the command of a path its texts.
-func (a *app) described(path string, cmd *cobra.Command) *cobra.Command {
+// flagTexts has the flags of commands without settings (see config.Bind).
+//
+//go:embed flags.txt
+var flagTexts string
+
+func bind(cmd *cobra.Command, set string, vars ...config.Vars) {
+	config.Bind(cmd.Flags(), flagTexts, set, vars...)
+}
+
+// described gives the command of a path its texts, and its flags the variables.
+func (a *app) described(path string, cmd *cobra.Command, vars ...config.Vars) *cobra.Command {
+	if len(vars) > 0 {
+		bind(cmd, path, vars...)
+	}
 	for text := range strings.SplitSeq("\n"+helpTexts, "\n# ") {
 		head, text, _ := strings.Cut(text, "\n")
 		parent, use, below := strings.Cut(head, ": ")

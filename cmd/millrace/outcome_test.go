@@ -243,7 +243,7 @@ func TestNothingHostileIsShown(t *testing.T) {
 		harmless(t, "command", b.stdout.String()+b.stderr.String())
 	}
 	s := hostileStatus()
-	harmless(t, "status", statusText(s))
+	harmless(t, "status", textOf("status", s))
 	harmless(t, "view", strings.Join(view(s, s.StartedAt, 200, 50), "\n"))
 	m := newTerminal(t, 100, 20)
 	m.screen().draw(lines(hostile, "b"))

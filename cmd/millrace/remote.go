@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,15 +9,12 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
@@ -36,12 +32,7 @@ type remote struct {
 }
 
 func (r *remote) bindServer(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&r.Server, "server", "", "`address` of a service, as millrace serve printed it\nhttps://host:port or "+
-		"http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&r.Token, "token", "", "token of the service; prefer MILLRACE_TOKEN to the flag")
-	fs.StringVar(&r.CAFile, "ca-file", "",
-		"`file` with the certificate authority of the API; by default the system's\nin PEM form")
+	bind(cmd, "service", config.Vars{"server": &r.Server, "token": &r.Token, "ca-file": &r.CAFile})
 }
 
 func (r *remote) connect() error {
@@ -77,7 +68,7 @@ func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *co
 
 func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.command(cmd, do)
-	cmd.Flags().StringVar(&r.job, "job", "", "`name` of the job")
+	bind(cmd, "job", config.Vars{"job": &r.job})
 	_ = cmd.MarkFlagRequired("job")
 	_ = cmd.RegisterFlagCompletionFunc("job",
 		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -147,7 +138,7 @@ func (a *app) chosen(server, target string) (bool, error) {
 func jobsCreateCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var d defined
-	cmd := r.command(a.described("jobs create", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := r.command(a.described("jobs create", &cobra.Command{}, d.vars()), func(ctx context.Context) error {
 		n, err := d.read()
 		if err != nil {
 			return err
@@ -155,16 +146,14 @@ func jobsCreateCommand(a *app) *cobra.Command {
 		j, made, err := r.Create(ctx, n)
 		return then(err, func() error { return r.tellDone(&j, requested(made, "created", "exists already, nothing done")) })
 	})
-	cmd.Flags().StringVar(&d.Name, "name", "", "`name` of the job")
-	d.bind(cmd, "create it paused")
-	_ = cmd.MarkFlagRequired("name")
+	_, _ = cmd.MarkFlagRequired("file"), cmd.MarkFlagRequired("name")
 	return cmd
 }
 
 func jobsEditCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var d defined
-	cmd := r.jobCommand(a.described("jobs edit", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := r.jobCommand(a.described("jobs edit", &cobra.Command{}, d.vars()), func(ctx context.Context) error {
 		n, err := d.read()
 		if err != nil {
 			return err
@@ -173,7 +162,7 @@ func jobsEditCommand(a *app) *cobra.Command {
 		j, err := api.Ask[api.Job](ctx, r.Client, http.MethodPut, api.At(api.PathJob, n.Name), n)
 		return then(err, func() error { return r.tellDone(&j, "has new settings, and starts again") })
 	})
-	d.bind(cmd, "leave it paused")
+	_ = cmd.MarkFlagRequired("file")
 	return cmd
 }
 
@@ -185,12 +174,8 @@ type defined struct {
 	labels []string
 }
 
-func (d *defined) bind(cmd *cobra.Command, paused string) {
-	fs := cmd.Flags()
-	fs.StringVarP(&d.file, "file", "f", "", "`file` with the job's settings; - is standard input")
-	fs.StringArrayVar(&d.labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
-	fs.BoolVar(&d.Paused, "paused", false, paused)
-	_ = cmd.MarkFlagRequired("file")
+func (d *defined) vars() config.Vars {
+	return config.Vars{"name": &d.Name, "file": &d.file, "label": &d.labels, "paused": &d.Paused}
 }
 
 func (d *defined) read() (n api.NewJob, err error) {
@@ -235,7 +220,7 @@ func requested(made bool, now, before string) string {
 }
 
 func doneText(j *api.Job, done string) string {
-	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary))
+	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, textOf("stand", j))
 }
 
 func (r *remote) tellDone(j *api.Job, done string) error {
@@ -260,7 +245,7 @@ func then(err error, next func() error) error {
 
 func (r *remote) list(ctx context.Context) error {
 	list, err := r.Jobs(ctx, "", "")
-	return then(err, func() error { return r.Tell(r.output, list, remoteList(list)) })
+	return then(err, func() error { return r.Tell(r.output, list, textOf("remote jobs", list)) })
 }
 
 func (r *remote) show(ctx context.Context) error {
@@ -287,67 +272,11 @@ func (r *remote) only(ctx context.Context) error {
 	return nil
 }
 
-// remoteState returns the state of a job, and the desired state that it has not reached.
-func remoteState(s *api.Summary) string {
-	text := string(s.State)
-	if s.Phase != "" && (s.State == service.Running || s.State == service.Paused) {
-		text += ", " + string(s.Phase)
-	}
-	switch {
-	case s.Removed:
-		text += ", to be removed"
-	case s.Paused && s.State != service.Paused && s.State != service.Finished:
-		text += ", to pause"
-	case s.Finalize && s.State != service.Finished:
-		text += ", to be finalized"
-	}
-	return text
-}
-
-func remoteList(list []api.Summary) string {
-	if len(list) == 0 {
-		return "the service has no job\n"
-	}
-	t := newTable("job", "state", "worker", "copied", "behind", "docs/s", "ops/s", "open dead letters", "error")
-	for i := range list {
-		s := &list[i]
-		copied, behind := "", ""
-		if s.Phase != "" {
-			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), format.Seconds(s.LagSeconds)
-		}
-		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, format.Count(s.DocsRate),
-			format.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
-	}
-	alignRight(t, 4, 5, 6, 7, 8)
-	return t.Render() + "\n"
-}
-
 func remoteText(j *api.Job) string {
 	if ofProcess(j) && j.Report != nil && j.Report.Status != nil {
-		return statusText(*j.Report.Status)
+		return textOf("status", *j.Report.Status)
 	}
-	t := facts{newTable(j.Name, remoteState(&j.Summary))}
-	t.add("worker", j.Worker)
-	for _, label := range service.LabelTexts(j.Labels) {
-		t.add("label", label)
-	}
-	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+cli.Plain(j.CreatedBy))
-	if j.ReportedAt != nil {
-		t.add("last report", agoText(*j.ReportedAt))
-	}
-	t.add("cannot be met", j.Unmet)
-	t.add("error", j.Error)
-	t.add("hint", j.Hint)
-	text := t.Render() + "\n"
-	if j.Report != nil && len(j.Report.Checks) > 0 {
-		for _, c := range j.Report.Checks {
-			text += cli.Plain(fmt.Sprintf("%s: %s: %s", c.Level, c.Name, c.Message)) + "\n"
-		}
-	}
-	if j.Report != nil && j.Report.Status != nil {
-		text += statusText(*j.Report.Status)
-	}
-	return text
+	return textOf("remote job", j)
 }
 
 const (
@@ -365,7 +294,9 @@ type logFlags struct {
 func jobsLogCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var f logFlags
-	cmd := r.jobCommand(a.described("jobs log", &cobra.Command{}), func(ctx context.Context) error {
+	cmd := a.described("jobs log", &cobra.Command{},
+		config.Vars{"limit": &f.limit, "events": &f.events, "follow": &f.follow})
+	return r.jobCommand(cmd, func(ctx context.Context) error {
 		switch {
 		case f.limit < 1 || f.limit > logPage:
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
@@ -374,11 +305,6 @@ func jobsLogCommand(a *app) *cobra.Command {
 		}
 		return r.log(ctx, &f)
 	})
-	fs := cmd.Flags()
-	fs.IntVar(&f.limit, "limit", 100, "how many of the newest entries to show, 1 to 1000")
-	fs.BoolVar(&f.events, "events", false, "show events instead of log lines")
-	fs.BoolVar(&f.follow, "follow", false, "go on with new entries")
-	return cmd
 }
 
 func (r *remote) log(ctx context.Context, f *logFlags) error {
@@ -433,29 +359,16 @@ func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64)
 }
 
 func logText(newest []service.Entry) string {
-	var b strings.Builder
-	for _, e := range slices.Backward(newest) {
-		if e.Lost > 0 {
-			fmt.Fprintf(&b, "(%s before this could not be kept)\n", plural(int(e.Lost), "line"))
-		}
-		mark := map[string]string{"warn": "warning: ", "error": "error: "}[e.Level]
-		if e.Kind == service.KindEvent {
-			mark = "* " + mark
-		}
-		fmt.Fprintf(&b, "%s %s%s", e.At.UTC().Format(time.DateTime), mark, cli.Plain(e.Text))
-		for _, field := range e.Fields {
-			fmt.Fprintf(&b, " %s=%s", cli.Plain(field.Name), cli.Plain(field.Value))
-		}
-		fmt.Fprintf(&b, " (%s)\n", cli.Plain(e.Worker))
-	}
-	return b.String()
+	oldest := slices.Clone(newest)
+	slices.Reverse(oldest)
+	return textOf("log", oldest)
 }
 
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	return r.command(a.described("workers list", &cobra.Command{}), func(ctx context.Context) error {
 		list, err := r.workers(ctx)
-		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
+		return then(err, func() error { return r.Tell(r.output, list, textOf("workers", list)) })
 	})
 }
 
@@ -468,38 +381,18 @@ func (r *remote) drain(ctx context.Context, method, name string) (service.Worker
 	return api.Ask[service.Worker](ctx, r.Client, method, api.At(api.PathDrain, name), nil)
 }
 
-func workerList(list []service.Worker) string {
-	if len(list) == 0 {
-		return "the service has no worker\n"
-	}
-	t := newTable("worker", "state", "jobs", "labels", "version", "host", "since")
-	for i := range list {
-		w := &list[i]
-		state, jobs := "takes jobs", fmt.Sprint(len(w.Jobs))
-		if w.Draining {
-			state = "draining"
-		}
-		if w.MaxJobs > 0 {
-			jobs += fmt.Sprintf(" of %d", w.MaxJobs)
-		}
-		t.AppendRow(table.Row{w.Name, state, jobs, strings.Join(service.LabelTexts(w.Labels), " "), w.Version, w.Host,
-			w.StartedAt.UTC().Format(time.RFC3339)})
-	}
-	return t.Render() + "\n"
-}
-
 func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {
 	r := remote{app: a}
 	var name string
 	r.command(cmd, func(ctx context.Context) error { return do(ctx, &r, name) })
-	cmd.Flags().StringVar(&name, "worker", "", "`name` of the worker")
+	bind(cmd, "worker", config.Vars{"worker": &name})
 	_ = cmd.MarkFlagRequired("worker")
 	return cmd
 }
 
 func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
-	cmd := a.workerCommand(a.described("workers drain", &cobra.Command{}),
+	return a.workerCommand(a.described("workers drain", &cobra.Command{}, config.Vars{"wait": &wait}),
 		func(ctx context.Context, r *remote, name string) error {
 			w, err := r.drain(ctx, http.MethodPost, name)
 			if err == nil && wait {
@@ -515,8 +408,6 @@ func workersDrainCommand(a *app) *cobra.Command {
 			}
 			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 		})
-	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
-	return cmd
 }
 
 func workersResumeCommand(a *app) *cobra.Command {

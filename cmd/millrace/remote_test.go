@@ -128,8 +128,8 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "throttle --job orders --source-load lots", "lots")
 	b.expect(cli.ExitOK, "throttle --job orders --max-rate-bytes 20MB --source-load low",
 		"limits changed: at most 20 MB a second; load: source low, target normal")
-	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
-		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
+	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Desired.Limits.Bytes != 20e6 ||
+		d.Desired.Loads.Source != "low" || d.Desired.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
 	}
 
@@ -155,7 +155,7 @@ func TestJobsOfAService(t *testing.T) {
 	ended := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		b.until(func() bool { return b.view.Job("orders").Definition.Wish.Finalize })
+		b.until(func() bool { return b.view.Job("orders").Definition.Desired.Finalize })
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
 			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})

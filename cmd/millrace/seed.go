@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/seed"
@@ -97,7 +95,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	s.Member.SetURI = cmp.Or(s.Member.SetURI, s.URI)
 	if s.DryRun {
 		seed.CheckMember(ctx, plan, s.Options)
-		return cmp.Or(r.Tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.Tell(s.Output, plan, textOf("seed plan", plan)), checksFailed(plan.Checks))
 	}
 	agent, err := r.openAgent(s, plan)
 	if err != nil {
@@ -133,88 +131,10 @@ type seedReport struct {
 }
 
 func seededText(s *config.Seed, r *seed.Result) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", format.Size(r.Bytes), plural(r.Files, "file"), r.Way, r.Seconds)
-	if r.ClonedBytes > 0 {
-		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", format.Size(r.ClonedBytes),
-			format.Seconds(r.FreezeSeconds))
-	} else {
-		fmt.Fprintf(&b, "  first pass   %s in %s\n", format.Size(r.CopiedBytes), format.Seconds(r.CopySeconds))
-	}
-	if r.Way == seed.WayLock {
-		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, format.Size(r.ChangedBytes))
-		fmt.Fprintf(&b, "  second pass  %s in %s\n", format.Size(r.AgainBytes), format.Seconds(r.FinishSeconds))
-	}
-	if r.Way == seed.WayCursor {
-		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", format.Size(r.AgainBytes),
-			format.Seconds(r.FreezeSeconds+r.FinishSeconds))
-	}
-	if r.Position != "" {
-		fmt.Fprintf(&b, "  recovered    %s\n", format.Seconds(r.RecoverSeconds))
-	}
-	if r.Member != "" {
-		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", format.Seconds(r.StartSeconds),
-			format.Seconds(r.CatchUpSeconds))
-	}
-	switch {
-	case r.Position != "":
-		b.WriteString(clonedText(s, r))
-	case s.Member.Replace != "" && s.Start:
-		fmt.Fprintf(&b, "%s is back in %s\n", cli.Plain(s.Member.Replace), cli.Plain(r.Origin.SetName))
-	case s.Member.Replace != "":
-		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", cli.Plain(s.Pull.DBPath),
-			cli.Plain(s.Member.Replace))
-	case s.Member.Join != "":
-		fmt.Fprintf(&b, "%s is a member of %s\n", cli.Plain(s.Member.Join), cli.Plain(r.Origin.SetName))
-	case s.Start:
-		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), " +
-			"and give it its vote when " +
-			"it is SECONDARY\n")
-	default:
-		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n",
-			cli.Plain(s.Pull.DBPath), cli.Plain(r.Origin.SetName))
-	}
-	return b.String()
-}
-
-// clonedText says how to go on with a set of its own. Until it has caught up for good
-// it must expire nothing by itself, and what was deferred is its job's to restore.
-func clonedText(s *config.Seed, r *seed.Result) string {
-	var b strings.Builder
-	job, off := "", ""
-	if r.Job != "" {
-		job = " --job " + r.Job
-	}
-	if !s.Member.KeepExpiry {
-		off = " --setParameter ttlMonitorEnabled=false"
-	}
-	if !s.Start {
-		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", cli.Plain(s.Member.NewSet), off)
-	}
-	fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
-		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job,
-		r.Position)
-	if off != "" {
-		b.WriteString("the clone expires no documents; when that job is finalized:\n" +
-			"  db.adminCommand({setParameter: 1, ttlMonitorEnabled: true}), and start it without that parameter from then on\n")
-	}
-	if r.HeldExpiries > 0 {
-		fmt.Fprintf(&b, "until then the clone's indexes and collections have far expiries; the job of this name restores "+
-			"the real ones, %d\n", r.HeldExpiries)
-	}
-	return b.String()
-}
-
-func seedPlanText(p *seed.Plan) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, cli.Plain(p.Why))
-	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", cli.Plain(p.Origin.Host), p.Origin.State,
-		cli.Plain(p.Origin.Version), format.Seconds(p.Origin.LagSecs))
-	fmt.Fprintf(&b, "size     %s in %s\n", format.Size(p.Bytes), plural(p.Files, "file"))
-	if len(p.Checks) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
-	}
-	return b.String()
+	return textOf("seeded", struct {
+		Settings *config.Seed
+		Result   *seed.Result
+	}{s, r})
 }
 
 func (r *session) watchSeed(ctx context.Context, interval time.Duration, stats func() seed.Snapshot) {
@@ -238,14 +158,13 @@ func seedETA(s seed.Snapshot) float64 {
 }
 
 func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
-	v := viewer{columns: max(columns, 10)}
-	v.add("seed: "+string(s.Phase), format.Clock(elapsed))
-	if s.Total > 0 {
-		p := format.Share(s.Done, s.Total, false)
-		v.add(label("files")+v.bar(p)+"  "+format.Size(s.Done),
-			format.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+format.Seconds(seedETA(s)))
-	}
-	return v.lines
+	v := viewer(columns)
+	return v.lines("view of seed", struct {
+		viewer
+		seed.Snapshot
+
+		Elapsed, ETASeconds float64
+	}{v, s, elapsed.Seconds(), seedETA(s)})
 }
 
 func (a *app) seedTokenFile(address string) (string, error) {

@@ -48,13 +48,13 @@ func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *co
 		defer s.cluster.Close()
 		return do(cmd.Context())
 	}
-	config.BindURI(cmd.Flags(), &s.target, "target", "the jobs' target")
+	bind(cmd, "stored", config.Vars{"target": &s.target})
 	cli.BindOutput(cmd, &s.output, "text", "json")
 	return cmd
 }
 
-func (s *stored) bindJob(cmd *cobra.Command, usage string) {
-	cmd.Flags().StringVar(&s.job, "job", "", usage)
+func (s *stored) bindJob(cmd *cobra.Command, set string) {
+	bind(cmd, set, config.Vars{"job": &s.job})
 	_ = cmd.RegisterFlagCompletionFunc("job", s.completions)
 }
 
@@ -62,7 +62,7 @@ func (s *stored) jobCommand(cmd *cobra.Command, do func(context.Context) error) 
 	s.command(cmd, func(ctx context.Context) error {
 		return then(s.only(ctx), func() error { return do(ctx) })
 	})
-	s.bindJob(cmd, "`name` of the job; not needed while there is only one")
+	s.bindJob(cmd, "stored job")
 	return cmd
 }
 

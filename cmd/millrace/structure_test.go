@@ -32,7 +32,7 @@ func TestStructureIsShown(t *testing.T) {
 	if !slices.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, strings.Join(got, "\n"))
 	}
-	text := statusText(structured()) + summaryText(summary{Status: structured()})
+	text := textOf("status", structured()) + textOf("summary", summary{Status: structured()})
 	for _, want := range []string{"│ indexes built       │ 2 of 6", "│ collections sharded │ 1",
 		"ended in phase indexing"} {
 		if !strings.Contains(text, want) {

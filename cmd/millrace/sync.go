@@ -9,17 +9,13 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
@@ -56,7 +52,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	case err != nil:
 		return beforeWriting(ctx, err)
 	case s.DryRun:
-		return cmp.Or(r.Tell(s.Output, plan, planText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.Tell(s.Output, plan, textOf("plan", plan)), checksFailed(plan.Checks))
 	case plan.Checks.Failed():
 		return precheckError(plan.Checks)
 	}
@@ -88,7 +84,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	if signal, ok := errors.AsType[cli.Stopped](context.Cause(ctx)); ok && runErr != nil {
 		sum.Stopped = unix.SignalName(signal.Signal)
 	}
-	return refused(cmp.Or(err, r.Tell(s.Output, sum, summaryText(sum))))
+	return refused(cmp.Or(err, r.Tell(s.Output, sum, textOf("summary", sum))))
 }
 
 // memoryLimit is where the collector begins to work harder. All queues together are well
@@ -248,7 +244,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Tell(s.Output, report, verifiedText(report)); err != nil {
+	if err := r.Tell(s.Output, report, textOf("verified", report)); err != nil {
 		return err
 	}
 	err = verifiedError(report)
@@ -287,46 +283,6 @@ func verifiedError(r *verify.Report) error {
 		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
 }
 
-func verifiedText(r *verify.Report) string {
-	var b strings.Builder
-	if r.StructureOnly {
-		b.WriteString("collections, options, indexes and views were compared, no documents\n")
-	} else {
-		fmt.Fprintln(&b, verifiedTable(r).Render())
-	}
-	var schema []string
-	for _, d := range r.Schema {
-		schema = append(schema, d.NS+": "+d.What+": "+d.Detail)
-	}
-	writeListed(&b, "differs: ", schema)
-	for _, d := range r.Differences[:min(len(r.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID.String(), 120)), detail(d.Detail))
-	}
-	if n := r.Count - int64(min(len(r.Differences), maxListed)); n > 0 {
-		fmt.Fprintf(&b, "  and %d documents more\n", n)
-	}
-	for _, c := range r.Collections {
-		if c.Skipped != nil {
-			fmt.Fprintf(&b, "expected: %s: %s\n", cli.Plain(c.NS), c.Skipped)
-		}
-		if c.Unmapped > 0 {
-			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", cli.Plain(c.NS),
-				humanize.Comma(c.Unmapped))
-		}
-	}
-	for _, line := range listed(r.Expected,
-		func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
-		fmt.Fprintln(&b, cli.Plain(line))
-	}
-	for _, n := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", cli.Plain(n))
-	}
-	if r.Same {
-		b.WriteString(sameText(r))
-	}
-	return b.String()
-}
-
 // sameText returns the result for clusters without unexpected differences.
 func sameText(r *verify.Report) string {
 	skipped := func(c verify.Collection) bool { return c.Skipped != nil }
@@ -334,48 +290,13 @@ func sameText(r *verify.Report) string {
 	unmapped := func(c verify.Collection) bool { return c.Unmapped > 0 }
 	switch {
 	case slices.ContainsFunc(r.Collections, unmapped):
-		return "nothing differs but what the rules leave out\n"
+		return "nothing differs but what the rules leave out"
 	case slices.ContainsFunc(r.Expected, deferred):
-		return "nothing differs but what is expected; what is deferred comes at the latest when its job is finalized\n"
+		return "nothing differs but what is expected; what is deferred comes at the latest when its job is finalized"
 	case len(r.Expected) > 0 || slices.ContainsFunc(r.Collections, skipped):
-		return "nothing differs but what the skipped operations leave\n"
+		return "nothing differs but what the skipped operations leave"
 	}
-	return "nothing differs\n"
-}
-
-func detail(s string) string {
-	if s == "" {
-		return ""
-	}
-	return ": " + cli.Plain(cut(s, 300))
-}
-
-func verifiedTable(r *verify.Report) table.Writer {
-	t := comparedTable()
-	var source, target, bytes, rechecked int64
-	for _, c := range r.Collections {
-		t.AppendRow(table.Row{namesText(c.NS, c.TargetNS), c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes),
-			c.Rechecked, c.Differences})
-		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes,
-			rechecked+c.Rechecked
-	}
-	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).
-		Round(time.Millisecond).String(),
-		source, target, format.Size(bytes), rechecked, r.Count})
-	return t
-}
-
-func comparedTable() table.Writer {
-	t := newTable("collection", "source documents", "target documents", "size", "rechecked", "differences")
-	alignRight(t, 2, 3, 4, 5, 6)
-	return t
-}
-
-func namesText(source, target string) string {
-	if target == source || target == "" {
-		return source
-	}
-	return source + " → " + target
+	return "nothing differs"
 }
 
 func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats func() verify.Stats) {
@@ -389,13 +310,11 @@ func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats
 }
 
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
-	v := viewer{columns: max(columns, 10)}
-	p := format.Share(st.Docs, st.EstimatedDocs, false)
-	per := max(elapsed.Seconds(), 0.001)
-	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), format.Clock(elapsed))
-	v.add(label("documents")+v.bar(p)+"  "+format.Count(st.Docs),
-		format.Count(float64(st.Docs)/per)+"/s", format.Size(float64(st.Bytes)/per)+"/s")
-	v.add(label("differ")+format.Count(st.Differences), fmt.Sprintf("rechecking %d", st.Waiting),
-		fmt.Sprintf("settled %d", st.Settled))
-	return v.lines
+	v := viewer(columns)
+	return v.lines("view of verify", struct {
+		viewer
+		verify.Stats
+
+		Elapsed float64
+	}{v, st, elapsed.Seconds()})
 }

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
@@ -21,23 +19,43 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-type topologySettings struct {
+// setCommand is one run of a command about a replica set: its flags.
+type setCommand struct {
 	*app
-	uri     string
-	timeout time.Duration
-	output  string
+	uri, output        string
+	timeout, interval  time.Duration
+	within             time.Duration // the longest time for a change
+	plan               topology.PlanOptions
+	hypothesis         topology.Hypothesis
+	threads, cores     float64
+	watch, published   bool
+	yes, noNotes, keep bool
+	force              bool
+	logLevel           string
+	logFormat          string
 }
 
-const flagURI = "uri"
+const (
+	flagURI     = "uri"
+	flagMembers = "members"
+)
 
-func (s *topologySettings) bind(cmd *cobra.Command, forms ...string) {
-	config.BindURI(cmd.Flags(), &s.uri, flagURI, "the replica set")
-	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "longest wait for the answer of a member")
+// described gives a command its flags.
+func (s *setCommand) described(path string, cmd *cobra.Command, forms ...string) *cobra.Command {
+	h, o := &s.hypothesis, &s.plan
+	s.app.described(path, cmd, config.Vars{flagURI: &s.uri, "timeout": &s.timeout, "interval": &s.interval,
+		"within": &s.within, "watch": &s.watch, "published": &s.published, "yes": &s.yes, "no-notes": &s.noNotes,
+		"keep": &s.keep, "force": &s.force, "threads": &s.threads, "cores": &s.cores,
+		flagMembers: &h.Members, "voters": &h.Voters, "zones": &h.Zones, "zone-rtt": &h.ZoneMillis,
+		"spread-voters": &h.SpreadVoters,
+		"policy":        (*string)(&o.Policy), "zone-tag": &o.ZoneTag, "avoid": &o.Avoid, "fan-out": &o.FanOut,
+		"primary-fan-out": &o.PrimaryFanOut, "depth": &o.Depth, "spare-voters": &o.Spare, "write-concern": &o.WriteConcern})
 	cli.BindOutput(cmd, &s.output, forms...)
+	return cmd
 }
 
 // onSet is the RunE of a command that observes a replica set.
-func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command,
+func (s *setCommand) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		uri, err := s.address(flagURI, s.uri, errors.New("no replica set is given"))
@@ -61,33 +79,27 @@ func longEnough(interval time.Duration) error {
 }
 
 func topologyShowCommand(a *app) *cobra.Command {
-	s := topologySettings{app: a}
-	var watching bool
-	var interval time.Duration
-	cmd := a.described("topology show", &cobra.Command{
+	s := setCommand{app: a}
+	return s.described("topology show", &cobra.Command{
 		RunE: s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
-			if err := longEnough(interval); err != nil {
+			if err := longEnough(s.interval); err != nil {
 				return err
 			}
-			if watching {
-				return s.watchSet(ctx, o, interval)
+			if s.watch {
+				return s.watchSet(ctx, o, s.interval)
 			}
 			return s.showSet(ctx, o)
 		}),
-	})
-	s.bind(cmd, "text", "json", "dot", "svg")
-	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks with --watch")
-	return cmd
+	}, "text", "json", "dot", "svg")
 }
 
-func (s *topologySettings) showSet(ctx context.Context, o *topology.Observer) error {
+func (s *setCommand) showSet(ctx context.Context, o *topology.Observer) error {
 	set, err := o.Observe(ctx)
 	return then(err, func() error { return s.showTree(set, set.Tree(), set, setText(set)) })
 }
 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after the other, JSON as one line each.
-func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
+func (s *setCommand) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
 	s.Results.Stream = true
 	var screen *screen
 	if s.output == "text" {
@@ -113,7 +125,7 @@ func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, i
 	}
 }
 
-func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed error) error {
+func (s *setCommand) showOnce(screen *screen, set *topology.Set, failed error) error {
 	var b strings.Builder
 	if failed != nil {
 		b.WriteString("not seen: " + cli.Plain(failed.Error()) + "\n")
@@ -136,13 +148,9 @@ func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed er
 	return nil
 }
 
-func setText(set *topology.Set) string {
-	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", cli.Plain(set.Name),
-		plural(len(set.Members), "member"), set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(),
-		setNotes(set))
-}
+func setText(set *topology.Set) string { return textOf("set", set) }
 
-func (s *topologySettings) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
+func (s *setCommand) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
 	if s.output == "json" {
 		return s.Tell(s.output, v, text)
 	}
@@ -167,63 +175,12 @@ func onOff(b bool) string {
 	return "off"
 }
 
-func setTable(set *topology.Set) table.Writer {
-	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU",
-		"tags")
-	for _, l := range topology.Lines(set, set.Tree()) {
-		m := set.Member(l.Host)
-		ping := ""
-		if ms, ok := m.Ping[m.Source]; ok {
-			ping = strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
-		}
-		t.AppendRow(table.Row{l.Prefix + m.Host, stateText(m), role(m), lagText(m, m.LagApplied), lagText(m, m.LagDurable),
-			ping, ago(set.At, m.Since), ago(set.At, m.SourceSince), cpuText(m.CPU), tagText(m.Tags)})
+// pingText is the time of a ping from a member to its source.
+func pingText(m *topology.Member) string {
+	if ms, ok := m.Ping[m.Source]; ok {
+		return strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
 	}
-	alignRight(t, 4, 5, 6, 7, 8, 9)
-	t.SuppressEmptyColumns()
-	return t
-}
-
-func stateText(m *topology.Member) string {
-	s := strings.ToLower(cli.Plain(m.State))
-	if !m.Healthy {
-		s = "down"
-	}
-	if m.Asked {
-		return s
-	}
-	if m.AgeSeconds < 0 {
-		return s + " (not heard of)"
-	}
-	return s + fmt.Sprintf(" (heard %s ago)", format.Seconds(m.AgeSeconds))
-}
-
-func role(m *topology.Member) string {
-	var parts []string
-	switch {
-	case m.Arbiter:
-		return "arbiter"
-	case m.Votes == 0:
-		parts = append(parts, "no vote")
-	default:
-		parts = append(parts, "voter")
-	}
-	if m.Hidden {
-		parts = append(parts, "hidden")
-	}
-	if m.DelaySeconds > 0 {
-		parts = append(parts, fmt.Sprintf("delayed %d s", m.DelaySeconds))
-	}
-	if m.NoIndexes {
-		parts = append(parts, "no indexes")
-	}
-	if m.Priority != 1 && m.Votes > 0 {
-		parts = append(parts, "priority "+strconv.FormatFloat(m.Priority, 'f', -1, 64))
-	}
-	if m.Override != nil && *m.Override {
-		parts = append(parts, "may chain")
-	}
-	return strings.Join(parts, ", ")
+	return ""
 }
 
 func lagText(m *topology.Member, lag float64) string {
@@ -233,13 +190,6 @@ func lagText(m *topology.Member, lag float64) string {
 	return format.Seconds(lag)
 }
 
-func cpuText(cores float64) string {
-	if cores < 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f cores", cores)
-}
-
 func ago(now, then time.Time) string {
 	if then.IsZero() || !then.Before(now) {
 		return ""
@@ -247,52 +197,28 @@ func ago(now, then time.Time) string {
 	return format.Seconds(now.Sub(then).Seconds())
 }
 
-func tagText(tags map[string]string) string {
-	var parts []string
-	for k, v := range tags {
-		parts = append(parts, cli.Plain(k)+"="+cli.Plain(v))
-	}
-	slices.Sort(parts)
-	return cut(strings.Join(parts, " "), 40)
-}
-
-func setNotes(set *topology.Set) (notes string) {
-	if set.Primary() == nil {
-		notes = "note: there is no primary at the moment\n"
-	}
-	for _, m := range set.Members {
-		if m.Error != "" {
-			notes += fmt.Sprintf("note: %s was not asked: %s\n", cli.Plain(m.Host), cli.Plain(cut(m.Error, 200)))
-		}
-	}
-	return notes
-}
-
 const anyConcern = "any"
 
 func topologyAdviseCommand(a *app) *cobra.Command {
-	s := topologySettings{app: a}
-	var h topology.Hypothesis
-	var m modelSettings
-	var concern string
+	s := setCommand{app: a}
 	advise := func(set *topology.Set) error {
-		params, err := m.params()
+		params, err := s.params()
 		if err != nil {
 			return err
 		}
-		return s.showAdvice(set, concern, params)
+		return s.showAdvice(set, s.plan.WriteConcern, params)
 	}
 	live := s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
 		set, err := o.Observe(ctx)
 		return then(err, func() error { return advise(set) })
 	})
-	cmd := a.described("topology advise", &cobra.Command{
+	cmd := s.described("topology advise", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed(flagMembers) {
-				if err := h.Check(); err != nil {
+				if err := s.hypothesis.Check(); err != nil {
 					return cli.WithCode(cli.ExitUsage, err)
 				}
-				return advise(topology.Hypothetical(h))
+				return advise(topology.Hypothetical(s.hypothesis))
 			}
 			for _, name := range []string{"voters", "zones", "zone-rtt", "spread-voters"} {
 				if cmd.Flags().Changed(name) {
@@ -301,19 +227,12 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 			}
 			return live(cmd, args)
 		},
-	})
-	f := cmd.Flags()
-	s.bind(cmd, "text", "json")
-	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, instead of --uri")
-	bindHypothesis(f, &h)
-	config.Choice(f, &concern, "write-concern", "1 majority any*",
-		"`concern` of most writes: 1, majority, or any for advice on both")
-	m.bind(f)
+	}, "text", "json")
 	cmd.MarkFlagsMutuallyExclusive(flagURI, flagMembers)
 	return cmd
 }
 
-func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topology.Params) error {
+func (s *setCommand) showAdvice(set *topology.Set, concern string, p topology.Params) error {
 	concerns := []string{concern}
 	if concern == anyConcern {
 		concerns = []string{"1", topology.Majority}
@@ -322,58 +241,15 @@ func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topol
 		return mongo.WithHint(errors.New("the set has no primary, so there is nothing to advise"), "wait for the election")
 	}
 	var all []*topology.Advice
-	var b strings.Builder
-	for i, c := range concerns {
+	for _, c := range concerns {
 		advice, err := topology.Advise(set, c, p)
 		if err != nil {
 			return err
 		}
 		all = append(all, advice)
-		if i == 0 {
-			fmt.Fprintf(&b, "%s, of which %d vote, in %s; %g clients, a primary of %g cores\n",
-				plural(advice.Members, "member"), advice.Voters, plural(advice.Zones, "zone"), p.Threads, p.Cores)
-		}
-		writeAdvice(&b, advice)
 	}
-	return s.Tell(s.output, all, b.String())
-}
-
-func writeAdvice(b *strings.Builder, a *topology.Advice) {
-	fmt.Fprintf(b, "\nwrite concern %s: %s\n", a.WriteConcern, choiceText(a))
-	t := newTable("predicted", "writes", "primary's CPU", "majority waits", "under primary", "depth")
-	var first float64
-	for i, o := range a.Outcomes {
-		rate, cpu := o.Prediction.For(a.WriteConcern)
-		if i == 0 {
-			first = rate
-		}
-		t.AppendRow(table.Row{o.Name, rateText(rate, first), percent(cpu), fmt.Sprintf("%.1f ms", o.Prediction.WaitMillis),
-			tidy(o.Prediction.Direct), tidy(o.Prediction.Depth)})
-	}
-	alignRight(t, 2, 3, 4, 5, 6)
-	fmt.Fprintf(b, "%s\nwhy: %s\nthe publication advises: %s\n", t.Render(), a.Why, a.Published)
-}
-
-func choiceText(a *topology.Advice) string {
-	native := func(way string) string {
-		if way == topology.WayEither {
-			return "chaining on or off, they are nearly alike"
-		}
-		return way
-	}
-	const chain = "millrace topology chaining on --yes"
-	hold := "millrace topology hold --write-concern " + a.WriteConcern + " --yes"
-	switch {
-	case a.Choice == topology.WayPlanned && a.Chaining:
-		return fmt.Sprintf("a planned tree (%s); without one %s", hold, native(a.Native))
-	case a.Choice == topology.WayPlanned:
-		return fmt.Sprintf("a planned tree (%s, %s); without one %s", chain, hold, native(a.Native))
-	case a.Choice == topology.WayOff && a.Chaining:
-		return a.Choice + " (millrace topology chaining off --yes)"
-	case a.Choice == topology.WayOn && !a.Chaining:
-		return a.Choice + " (" + chain + ")"
-	case a.Choice == topology.WayEither:
-		return native(a.Choice)
-	}
-	return a.Choice + ", as it is"
+	return s.Tell(s.output, all, textOf("advice", struct {
+		Params topology.Params
+		All    []*topology.Advice
+	}{p, all}))
 }

@@ -9,11 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
@@ -23,72 +20,32 @@ import (
 	"github.com/millrace/millrace/internal/topology"
 )
 
-func bindPlan(fs *pflag.FlagSet, o *topology.PlanOptions) {
-	bindLimits(fs, o)
-	config.Choice(fs, (*string)(&o.Policy), "policy", "balanced* latency fan-out",
-		"`policy`: balanced, latency or fan-out")
-	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` that names a member's zone\nby default zone, az, dc, datacenter, "+
-		"data_center or region, whichever differs")
-	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other fetches from; may be repeated")
-}
-
-func bindLimits(fs *pflag.FlagSet, o *topology.PlanOptions) {
-	fs.IntVar(&o.FanOut, "fan-out", 0,
-		"most members that fetch from one secondary; 0 takes the least that relieves the primary")
-	fs.IntVar(&o.PrimaryFanOut, "primary-fan-out", 0,
-		"most members that fetch from the primary; 0 follows from --policy\nthose that make the majority do not count")
-	fs.IntVar(&o.Depth, "depth", 0,
-		"most fetches between primary and member; 0 follows from --policy\nbalanced 3, latency 2, fan-out 5")
-	fs.IntVar(&o.Spare, "spare-voters", 0, "voters directly under the primary beyond those that writes wait for")
-	fs.StringVar(&o.WriteConcern, "write-concern", "",
-		"`concern` of most writes: majority or a number of members\n1 is the "+
-			"primary alone; by default the plan suits all")
-}
-
-type modelSettings struct {
-	threads, cores float64
-}
-
-func (m *modelSettings) bind(fs *pflag.FlagSet) {
-	fs.Float64Var(&m.threads, "threads", 8, "clients that write at once, for the prediction")
-	fs.Float64Var(&m.cores, "cores", 4, "cores of the primary, for the prediction")
-}
-
 // params are the fitted ones for the machine and the load that the flags describe.
-func (m *modelSettings) params() (topology.Params, error) {
+func (s *setCommand) params() (topology.Params, error) {
 	p := topology.FitPublished()
-	if m.threads <= 0 || m.cores <= 0 {
+	if s.threads <= 0 || s.cores <= 0 {
 		return p, cli.WithCode(cli.ExitUsage, errors.New("--threads and --cores have to be above zero"))
 	}
-	p.Threads, p.Cores = m.threads, m.cores
+	p.Threads, p.Cores = s.threads, s.cores
 	return p, nil
 }
 
 func topologyPlanCommand(a *app) *cobra.Command {
-	s := topologySettings{app: a}
-	var o topology.PlanOptions
-	var m modelSettings
-	cmd := a.described("topology plan", &cobra.Command{
+	s := setCommand{app: a}
+	return s.described("topology plan", &cobra.Command{
 		RunE: s.onSet(func(ctx context.Context, observer *topology.Observer, _ []string) error {
-			params, err := m.params()
+			params, err := s.params()
 			if err != nil {
 				return err
 			}
 			set, err := observer.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			return s.showPlan(set, o, params)
+			return then(err, func() error { return s.showPlan(set, params) })
 		}),
-	})
-	s.bind(cmd, "text", "json", "dot", "svg")
-	bindPlan(cmd.Flags(), &o)
-	m.bind(cmd.Flags())
-	return cmd
+	}, "text", "json", "dot", "svg")
 }
 
-func (s *topologySettings) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params) error {
-	plan, err := topology.MakePlan(set, o)
+func (s *setCommand) showPlan(set *topology.Set, p topology.Params) error {
+	plan, err := topology.MakePlan(set, s.plan)
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
@@ -98,61 +55,15 @@ func (s *topologySettings) showPlan(set *topology.Set, o topology.PlanOptions, p
 		{Name: "all direct", Prediction: topology.Predict(set, topology.DirectTree(set), p)},
 		{Name: "all automatic", Prediction: topology.PredictAutomatic(set, p)},
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", cli.Plain(set.Name), plan.Policy, plan.FanOut,
-		plan.Depth, plan.Majority)
-	fmt.Fprintln(&b, planTable(set, plan).Render())
-	writeLeft(&b, plan)
-	fmt.Fprintln(&b, effectTable(effect).Render())
+	text := textOf("tree", struct {
+		Set    *topology.Set
+		Plan   *topology.Plan
+		Effect []topology.Outcome
+	}{set, plan, effect})
 	return s.showTree(set, plan.Tree(), struct {
 		*topology.Plan
 		Effect []topology.Outcome `json:"effect"`
-	}{plan, effect}, b.String())
-}
-
-func writeLeft(b *strings.Builder, plan *topology.Plan) {
-	for _, l := range plan.Left {
-		fmt.Fprintf(b, "left alone: %s %s\n", cli.Plain(l.Host), cli.Plain(l.Why))
-	}
-	for _, n := range plan.Notes {
-		fmt.Fprintf(b, "note: %s\n", cli.Plain(n))
-	}
-	if n := len(plan.Changes()); n > 0 {
-		fmt.Fprintf(b, "%s to move\n", plural(n, "member"))
-	} else {
-		b.WriteString("the set has this tree already\n")
-	}
-}
-
-func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
-	t := newTable("planned", "role", "now under", "second choice", "why")
-	for _, l := range topology.Lines(set, plan.Tree()) {
-		m, seat := set.Member(l.Host), plan.Seat(l.Host)
-		switch {
-		case m.Host == plan.Primary:
-			t.AppendRow(table.Row{m.Host, role(m), "", "", "primary"})
-		case seat != nil && seat.Changed():
-			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), cmp.Or(seat.Current, "none") + " → moves", seat.Second,
-				seat.Why})
-		case seat != nil:
-			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), "stays", seat.Second, seat.Why})
-		}
-	}
-	return t
-}
-
-func effectTable(outcomes []topology.Outcome) table.Writer {
-	t := newTable("predicted", "w:1", "majority", "majority waits", "CPU w:1", "CPU majority", "CPU inner",
-		"under primary", "depth", "fan-out")
-	first := outcomes[0].Prediction
-	for _, o := range outcomes {
-		p := o.Prediction
-		t.AppendRow(table.Row{o.Name, rateText(p.W1, first.W1), rateText(p.Majority, first.Majority),
-			fmt.Sprintf("%.1f ms", p.WaitMillis), percent(p.CPUW1), percent(p.CPUMajority), percent(p.CPUInner), tidy(p.Direct),
-			tidy(p.Depth), tidy(p.FanOut)})
-	}
-	alignRight(t, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-	return t
+	}{plan, effect}, text)
 }
 
 func rateText(v, first float64) string {
@@ -170,108 +81,38 @@ func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 func tidy(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
 func topologyWhatIfCommand(a *app) *cobra.Command {
-	var h topology.Hypothesis
-	var o topology.PlanOptions
-	var m modelSettings
-	s := topologySettings{app: a}
-	var published bool
-	cmd := a.described("topology what-if", &cobra.Command{
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if published {
+	s := setCommand{app: a}
+	return s.described("topology what-if", &cobra.Command{
+		RunE: func(*cobra.Command, []string) error {
+			if s.published {
 				return s.showFit()
 			}
-			params, err := m.params()
+			params, err := s.params()
 			if err != nil {
 				return err
 			}
-			if err := h.Check(); err != nil {
+			if err := s.hypothesis.Check(); err != nil {
 				return cli.WithCode(cli.ExitUsage, err)
 			}
-			outcomes, err := topology.Compare(topology.Hypothetical(h), o, params)
+			outcomes, err := topology.Compare(topology.Hypothetical(s.hypothesis), s.plan, params)
 			if err != nil {
 				return cli.WithCode(cli.ExitUsage, err)
 			}
-			return a.Tell(s.output, outcomes, effectTable(outcomes).Render()+"\n")
+			return a.Tell(s.output, outcomes, textOf("effect", outcomes))
 		},
-	})
-	f := cmd.Flags()
-	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
-	bindHypothesis(f, &h)
-	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	cli.BindOutput(cmd, &s.output, "text", "json")
-	bindLimits(f, &o)
-	m.bind(f)
-	return cmd
+	}, "text", "json")
 }
 
-const flagMembers = "members"
-
-// bindHypothesis registers the flags of a set that need not exist, but for the number of its members.
-func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
-	f.IntVar(&h.Voters, "voters", 0, "members that vote; 0 is as many as may, up to 7")
-	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")
-	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
-	f.BoolVar(&h.SpreadVoters, "spread-voters", false,
-		"spread the voters over the zones\nby default the primary's zone has a majority of them")
-}
-
-func (s *topologySettings) showFit() error {
-	p, cells := topology.FitPublished(), topology.PublishedFit()
-	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published",
-		"model", "difference", "left out")
-	change := func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
-	for _, c := range cells {
-		concern := "1"
-		if c.Majority {
-			concern = topology.Majority
-		}
-		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond),
-			fmt.Sprintf("%.0f/s", c.Model), change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU),
-			change(c.CPUError), change(c.LeftOutCPUError)})
-	}
-	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
-	return s.Tell(s.output, struct {
+func (s *setCommand) showFit() error {
+	fit := struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
-	}{p, cells}, fmt.Sprintf(`%s
-left out: how far a fit to the other cells is off.
-published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
-fitted: the primary needs %.0f µs of processor time for a write and %.1f µs for each member under it.
-Where clients wait for a majority, it needs %.0f µs more for each voting member. A hop takes %.2f ms.
-Members that choose take the primary %.2f times as often as any other.
-measured, not published: a secondary takes %.0f µs to apply a write.
-`, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight,
-		p.ApplyCPU))
-}
-
-// restoreTime bounds how long an interrupted hold restores.
-const restoreTime = 30 * time.Second
-
-type actSettings struct {
-	topologySettings
-	yes       bool
-	within    time.Duration
-	interval  time.Duration
-	noNotes   bool
-	holds     bool // the command keeps on
-	logLevel  string
-	logFormat string
-}
-
-func (s *actSettings) bindAct(cmd *cobra.Command, within time.Duration) {
-	s.bind(cmd, "text", "json")
-	cmd.Flags().BoolVar(&s.yes, "yes", false, "do it; without this flag, show what would be done and exit with 2")
-	cmd.Flags().DurationVar(&s.within, "within", within, "longest time for the change")
-	config.BindLog(cmd.Flags(), &s.logLevel, &s.logFormat)
-}
-
-func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
-	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog\nwithout writes a change then takes long: a "+
-		"member only keeps a source ahead")
+	}{topology.FitPublished(), topology.PublishedFit()}
+	return s.Tell(s.output, fit, textOf("fit", fit))
 }
 
 type acting struct {
-	*actSettings
+	*setCommand
 	observer *topology.Observer
 	set      *topology.Set
 	dir      string // of memories
@@ -279,11 +120,11 @@ type acting struct {
 	control  *topology.Controller
 }
 
-// acts is the RunE of a command that works on a set, and looks at it first.
-func (s *actSettings) acts(o *topology.PlanOptions,
-	do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
-	return s.onSet(func(ctx context.Context, observer *topology.Observer, args []string) error {
-		if s.holds {
+// acts is a command that works on a set, and looks at it first. It holds the set if it keeps on.
+func (s *setCommand) acts(path string, cmd *cobra.Command, holds bool,
+	do func(context.Context, *acting, []string) error) *cobra.Command {
+	cmd.RunE = s.onSet(func(ctx context.Context, observer *topology.Observer, args []string) error {
+		if holds {
 			if err := longEnough(s.interval); err != nil {
 				return err
 			}
@@ -292,7 +133,7 @@ func (s *actSettings) acts(o *topology.PlanOptions,
 		if err != nil {
 			return err
 		}
-		if s.holds && s.yes {
+		if holds && s.yes {
 			observer.Announce()
 			observer.Lean()
 		}
@@ -302,9 +143,11 @@ func (s *actSettings) acts(o *topology.PlanOptions,
 		}
 		log := config.NewLog(s.Stderr, s.logLevel, s.logFormat)
 		control := topology.NewController(observer,
-			topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
+			topology.ControlOptions{Plan: s.plan, Interval: s.interval, NoNotes: s.noNotes, Log: log})
 		return do(ctx, &acting{s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
 	})
+	config.BindLog(cmd.Flags(), &s.logLevel, &s.logFormat)
+	return s.described(path, cmd, "text", "json")
 }
 
 // limited bounds what is done to a set by --within.
@@ -312,13 +155,13 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.within, fmt.Errorf("--within %s is over", t.within))
 }
 
-// plans is the RunE of a command that brings a set into a planned tree. Without
-// --yes it shows the plan; else do gets the tree from before the first change.
-func (s *actSettings) plans(o *topology.PlanOptions,
-	do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
-	return s.acts(o, func(ctx context.Context, t *acting, _ []string) error {
+// plans is a command that brings a set into a planned tree. Without --yes it shows the plan; else do gets the tree from
+// before the first change.
+func (s *setCommand) plans(path string, holds bool,
+	do func(context.Context, *acting, *topology.Memory) error) *cobra.Command {
+	return s.acts(path, &cobra.Command{}, holds, func(ctx context.Context, t *acting, _ []string) error {
 		if !s.yes {
-			return t.untouched(t.showPlan(t.set, *o, topology.FitPublished()))
+			return t.untouched(t.showPlan(t.set, topology.FitPublished()))
 		}
 		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 			return err
@@ -338,50 +181,33 @@ func (t *acting) untouched(err error) error {
 }
 
 func topologyApplyCommand(a *app) *cobra.Command {
-	s := actSettings{topologySettings: topologySettings{app: a}}
-	var o topology.PlanOptions
-	cmd := a.described("topology apply", &cobra.Command{
-		RunE: s.plans(&o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
-			applying, cancel := t.limited(ctx)
-			defer cancel()
-			if _, err := t.control.Apply(applying); err != nil {
-				return err
-			}
-			return t.showSet(ctx, t.observer)
-		}),
+	s := setCommand{app: a}
+	return s.plans("topology apply", false, func(ctx context.Context, t *acting, _ *topology.Memory) error {
+		applying, cancel := t.limited(ctx)
+		defer cancel()
+		if _, err := t.control.Apply(applying); err != nil {
+			return err
+		}
+		return t.showSet(ctx, t.observer)
 	})
-	s.bindAct(cmd, 2*time.Minute)
-	s.bindNotes(cmd.Flags())
-	bindPlan(cmd.Flags(), &o)
-	return cmd
 }
 
 func topologyHoldCommand(a *app) *cobra.Command {
-	s := actSettings{topologySettings: topologySettings{app: a}}
-	var o topology.PlanOptions
-	var keep bool
-	cmd := a.described("topology hold",
-		&cobra.Command{RunE: s.plans(&o,
-			func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) })})
-	s.holds = true
-	s.bindAct(cmd, restoreTime)
-	cmd.Flags().Lookup("within").Usage = "longest time for restoring at the end"
-	s.bindNotes(cmd.Flags())
-	cmd.Flags().DurationVar(&s.interval, "interval", time.Second, "time between two looks at the set")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the members under their sources at the end")
-	bindPlan(cmd.Flags(), &o)
-	return cmd
+	s := setCommand{app: a}
+	return s.plans("topology hold", true, func(ctx context.Context, t *acting, was *topology.Memory) error {
+		return t.hold(ctx, was)
+	})
 }
 
 // hold holds until an interrupt, which is its good end.
-func (t *acting) hold(ctx context.Context, was *topology.Memory, keep bool) error {
+func (t *acting) hold(ctx context.Context, was *topology.Memory) error {
 	err := t.control.Hold(ctx)
 	stats := t.control.Stats()
 	t.log.Info("hold ends", "plans", stats.Plans, "commands", stats.Commands, "settled", stats.Settled)
 	switch {
 	case ctx.Err() == nil:
 		return err
-	case keep:
+	case t.keep:
 		return nil
 	}
 	return t.restore(context.WithoutCancel(ctx), was)
@@ -399,59 +225,40 @@ func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
 }
 
 func topologyReleaseCommand(a *app) *cobra.Command {
-	s := actSettings{topologySettings: topologySettings{app: a}}
-	cmd := a.described("topology release", &cobra.Command{
-		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
-			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
-			switch {
-			case err != nil:
-				return err
-			case was == nil:
-				fmt.Fprintln(a.Stderr, "nothing to release: no tree of this set is noted on this machine")
-				return nil
-			case !s.yes:
-				return t.untouched(a.Tell(s.output, was, memoryText(t.set, was)))
-			}
-			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
-				return err
-			}
-			if err := t.restore(ctx, was); err != nil {
-				return err
-			}
-			return t.showSet(ctx, t.observer)
-		}),
-	})
-	s.bindAct(cmd, 2*time.Minute)
-	s.bindNotes(cmd.Flags())
-	return cmd
-}
-
-func memoryText(set *topology.Set, was *topology.Memory) string {
-	t := newTable("member", "now under", "was under")
-	for _, m := range set.Members {
-		if src, known := was.Tree[m.Host]; known || m.Source != "" {
-			t.AppendRow([]any{m.Host, m.Source, src})
+	s := setCommand{app: a}
+	return s.acts("topology release", &cobra.Command{}, false, func(ctx context.Context, t *acting, _ []string) error {
+		was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
+		switch {
+		case err != nil:
+			return err
+		case was == nil:
+			fmt.Fprintln(a.Stderr, "nothing to release: no tree of this set is noted on this machine")
+			return nil
+		case !s.yes:
+			return t.untouched(a.Tell(s.output, was, textOf("memory", struct {
+				Set *topology.Set
+				Was *topology.Memory
+			}{t.set, was})))
 		}
-	}
-	return fmt.Sprintf("%s as it was %s ago\n%s\n", cli.Plain(set.Name), ago(set.At, was.At), t.Render())
+		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
+			return err
+		}
+		if err := t.restore(ctx, was); err != nil {
+			return err
+		}
+		return t.showSet(ctx, t.observer)
+	})
 }
 
 func topologyChainingCommand(a *app) *cobra.Command {
-	s := actSettings{topologySettings: topologySettings{app: a}}
-	var force bool
-	cmd := a.described("topology chaining", &cobra.Command{
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+	s := setCommand{app: a}
+	return s.acts("topology chaining", &cobra.Command{
+		Args:      cobra.MatchAll(cli.OneArg("state"), cobra.OnlyValidArgs),
 		ValidArgs: []string{"on", "off"},
-		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, args []string) error {
-			return t.chaining(ctx, args[0] == "on", force)
-		}),
-	})
-	s.bindAct(cmd, 30*time.Second)
-	cmd.Flags().BoolVar(&force, "force", false, "change chaining although a check failed")
-	return cmd
+	}, false, func(ctx context.Context, t *acting, args []string) error { return t.chaining(ctx, args[0] == "on") })
 }
 
-func (t *acting) chaining(ctx context.Context, on, force bool) error {
+func (t *acting) chaining(ctx context.Context, on bool) error {
 	if t.set.Chaining == on {
 		fmt.Fprintf(t.Stderr, "chaining is %s already\n", onOff(on))
 		return nil
@@ -468,7 +275,7 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if err := t.Tell(t.output, findings, text); err != nil {
 		return err
 	}
-	if stops && !force {
+	if stops && !t.force {
 		return misuse(fmt.Errorf("replica set %s: a check failed, and chaining was not changed", cli.Plain(t.set.Name)),
 			"--force changes it nevertheless")
 	}

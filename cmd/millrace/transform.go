@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -63,7 +62,7 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 		}
 		out.Documents = append(out.Documents, one)
 	}
-	if err := r.Tell(s.Output, out, triedText(out)); err != nil {
+	if err := r.Tell(s.Output, out, textOf("tried", out)); err != nil {
 		return err
 	}
 	if failed > 0 {
@@ -71,30 +70,6 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 			fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), first))
 	}
 	return nil
-}
-
-func triedText(t tried) string {
-	var b strings.Builder
-	if t.Target == "" {
-		fmt.Fprintf(&b, "%s is not kept\n", cli.Plain(t.NS))
-	} else if fmt.Fprintf(&b, "%s\n", cli.Plain(t.NS)); t.Target != t.NS {
-		fmt.Fprintf(&b, "  on the target as %s\n", cli.Plain(t.Target))
-	}
-	for _, d := range t.Documents {
-		fmt.Fprintf(&b, "- %s\n", cli.Plain(string(d.Before)))
-		switch {
-		case d.Error != "":
-			fmt.Fprintf(&b, "! %s\n", cli.Plain(d.Error))
-		case string(d.After) == "null":
-			b.WriteString("  not kept\n")
-		case bytes.Equal(d.Before, d.After):
-			b.WriteString("  as it is\n")
-		default:
-			fmt.Fprintf(&b, "+ %s\n", cli.Plain(string(d.After)))
-		}
-	}
-	fmt.Fprintf(&b, "%d of %s kept\n", t.Kept, plural(len(t.Documents), "document"))
-	return b.String()
 }
 
 func (r *session) triedDocuments(ctx context.Context, s *config.Transform) ([]bson.Raw, error) {
@@ -170,7 +145,7 @@ func schemaCommand(a *app) *cobra.Command {
 
 func keygenCommand(a *app) *cobra.Command {
 	var out string
-	cmd := a.described("secrets keygen", &cobra.Command{
+	return a.described("secrets keygen", &cobra.Command{
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
 				return cli.WithCode(cli.ExitUsage, errors.New("--out is missing: name the file for the key"))
@@ -190,15 +165,13 @@ func keygenCommand(a *app) *cobra.Command {
 			_, err = fmt.Fprintln(a.Stdout, recipient)
 			return err
 		},
-	})
-	cmd.Flags().StringVar(&out, "out", "", "new `file` for the key")
-	return cmd
+	}, config.Vars{"out": &out})
 }
 
 func sealCommand(a *app) *cobra.Command {
 	var recipient string
 	var jobs []string
-	cmd := a.described("secrets seal", &cobra.Command{
+	return a.described("secrets seal", &cobra.Command{
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			value, err := a.secretInput(cmd.InOrStdin())
 			if err != nil {
@@ -211,11 +184,7 @@ func sealCommand(a *app) *cobra.Command {
 			_, err = fmt.Fprintln(a.Stdout, text)
 			return err
 		},
-	})
-	cmd.Flags().StringVar(&recipient, "recipient", "", "recipient that millrace secrets keygen printed")
-	cmd.Flags().StringArrayVar(&jobs, "job", nil,
-		"`pattern` of job names that may use the value; may be repeated\nwith * and ?; by default all")
-	return cmd
+	}, config.Vars{"recipient": &recipient, "job": &jobs})
 }
 
 // maxSecret bounds what is sealed, in bytes.

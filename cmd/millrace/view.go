@@ -21,210 +21,66 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 )
 
-// view draws a job's status as lines for a terminal of so many columns and rows.
+// view draws a job's status as lines for a terminal of so many columns and rows. The last ones are what the operator
+// must see whatever the height.
 func view(s job.Status, now time.Time, columns, rows int) []string {
-	v := viewer{s: s, columns: max(columns, 10)}
-	v.head(now)
-	if s.Structure != nil {
-		v.structure()
-		v.indexes()
-	} else {
-		v.copying()
-		v.indexes()
-		v.following()
+	v := struct {
+		viewer
+		job.Status
+
+		Now            time.Time
+		Open           []progress.Collection
+		More, Finished int
+	}{viewer: viewer(columns), Status: s, Now: now}
+	lines, trouble := v.lines("view", v), v.lines("trouble", v)
+	if room := min(rows-len(lines)-len(trouble), 12); room > 1 && !s.Phase.AfterCopy() {
+		v.Open, v.Finished = unfinished(s.Copy.Collections)
+		v.More = more(room-1, v.Open)
+		v.Open = v.Open[:len(v.Open)-v.More]
+		lines = append(lines, v.lines("open collections", v)...)
 	}
-	tail := v.trouble()
-	room := rows - len(v.lines) - len(tail)
-	v.collections(min(room, 12))
-	out := append(v.lines, tail...)
-	return out[:min(len(out), max(rows, 1))]
+	lines = append(lines, trouble...)
+	return lines[:min(len(lines), max(rows, 1))]
 }
 
-type viewer struct {
-	s       job.Status
-	columns int
-	lines   []string
-}
-
-func (v *viewer) add(parts ...string) {
-	v.lines = append(v.lines, fit(v.columns, parts...))
-}
-
-func label(name string) string { return pad("  "+name, 12) }
-
-func (v *viewer) head(now time.Time) {
-	s := v.s
-	var elapsed string
-	if !s.StartedAt.IsZero() {
-		elapsed = format.Clock(now.Sub(s.StartedAt))
-	}
-	v.add(cli.Plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent),
-		format.Size(s.Process.Resident))
-	if s.Source != "" {
-		v.add(label("") + cli.Plain(s.Source) + " → " + cli.Plain(s.Target))
-	}
-	if s.Limits != (pace.Rates{}) {
-		v.add(label("throttled") + limitsText(s.Limits))
-	}
-	if l := loadText(s.Load); l != "" {
-		v.add(label("load") + l)
-	}
-	if c := compressionText(s.Compression); c != "" {
-		v.add(label("compressed") + c)
-	}
-}
-
-func (v *viewer) copying() {
-	c := v.s.Copy
-	if c.DocsTotal == 0 && c.Docs == 0 && len(c.Collections) == 0 {
-		return
-	}
-	done := v.s.Phase.AfterCopy()
-	p := c.Share(done)
-	parts := []string{label("copy") + v.bar(p)}
-	if !done {
-		if c.ETASeconds >= 0 {
-			parts = append(parts, "ETA "+format.Clock(time.Duration(c.ETASeconds*float64(time.Second))))
-		}
-		parts = append(parts, format.Count(c.DocsRate)+" docs/s", format.Size(c.BytesRate)+"/s")
-	}
-	v.add(append(parts, format.Count(c.Docs)+" docs", format.Size(c.Bytes))...)
-}
-
-// bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
-func (v *viewer) bar(p float64) string {
-	percent := fmt.Sprintf("%3.0f%%", p*100)
-	if v.columns < 40 {
-		return percent
-	}
-	return bar(p, min(v.columns/5, 30)) + " " + percent
-}
-
-// item is a line for one of several things, with how far it is.
-func (v *viewer) item(name string, p float64, more string) {
-	v.add("    "+pad(cli.Plain(name), max(v.columns/3, 12))+" "+v.bar(p), more)
-}
-
-// collections adds the largest unfinished ones, as many as there is room for.
-func (v *viewer) collections(room int) {
-	if v.s.Phase.AfterCopy() || room < 2 {
-		return
-	}
-	var open []progress.Collection
-	finished := 0
-	for _, c := range v.s.Copy.Collections {
-		if c.Done {
-			finished++
-		} else {
-			open = append(open, c)
-		}
-	}
+// unfinished returns the collections that are not finished, the largest first, and the number of those that are.
+func unfinished(all []progress.Collection) ([]progress.Collection, int) {
+	open := slices.DeleteFunc(slices.Clone(all), func(c progress.Collection) bool { return c.Done })
 	// Those under way first, then by size; the name settles ties, so that lines do not jump.
 	slices.SortFunc(open, func(a, b progress.Collection) int {
 		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal),
 			strings.Compare(a.Source, b.Source))
 	})
-	listed := min(len(open), room-1)
-	for _, c := range open[:listed] {
-		v.item(c.Source, format.Share(c.Docs, c.DocsTotal, c.Done), format.Count(c.Docs)+" of "+format.Count(c.DocsTotal))
-	}
-	var rest []string
-	if more := len(open) - listed; more > 0 {
-		rest = append(rest, fmt.Sprintf("%d more", more))
-	}
-	if finished > 0 {
-		rest = append(rest, fmt.Sprintf("%d done", finished))
-	}
-	if len(rest) > 0 {
-		v.add("    " + strings.Join(rest, ", "))
-	}
+	return open, len(all) - len(open)
 }
 
-func (v *viewer) indexes() {
-	if v.s.Phase != job.PhaseIndexing && v.s.Phase != job.PhaseFinalizing {
-		return
+// viewer draws what moves on a terminal of so many columns.
+type viewer int
+
+// lines are those of a template, whose tabs separate what a line shows as far as there is room.
+func (v viewer) lines(name string, data any) (lines []string) {
+	for line := range strings.Lines(textOf(name, data)) {
+		lines = append(lines, fit(max(int(v), 10), strings.Split(strings.TrimSuffix(line, "\n"), "\t")...))
 	}
-	for _, x := range v.s.Indexes[:min(len(v.s.Indexes), 6)] {
-		v.item(x.NS, format.Share(x.Done, x.Total, false), "index")
-	}
+	return lines
 }
 
-func (v *viewer) following() {
-	f := v.s.Follow
-	if !v.s.Phase.AfterCopy() || v.s.Phase == job.PhaseIndexing {
-		return
+// Bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
+func (v viewer) Bar(p float64) string {
+	percent := fmt.Sprintf("%3.0f%%", p*100)
+	if v < 40 {
+		return percent
 	}
-	v.add(label("changes")+format.Count(f.Operations)+" ops", format.Count(f.OperationsRate)+" ops/s",
-		format.Size(f.BytesRate)+"/s", fmt.Sprintf("%d schema changes", f.SchemaChanges), format.Count(f.Folded)+" folded")
-	if f.Located+f.Broadcast > 0 {
-		v.add(label("broadcast")+format.Count(f.Located)+" documents looked for",
-			format.Count(f.Broadcast)+" updates sent to all")
-	}
-	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
-		out := format.Count(c.LeftOut) + " left out"
-		if c.Unread > 0 {
-			out += " and about " + format.Count(c.Unread) + " by the source"
-		}
-		v.add(label("filter")+c.Rule, format.Count(c.Copied)+" copied", out, format.Count(c.Entered)+" entered",
-			format.Count(c.Left)+" left")
-	}
-	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
-		v.add(label("fields")+cli.Plain(c.Rule), format.Count(c.Copied)+" copied", format.Count(c.Changed)+" of them changed",
-			format.Count(c.Written+c.Translated+c.Read)+" changes mapped", format.Count(c.Failed)+" failed")
-	}
-	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
-		v.add(label("marked")+cli.Plain(c.Rule), format.Count(c.Marked)+" deleted on the source")
-	}
-	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
-		v.add(label("skipped")+cli.Plain(c.Rule), skippedText(c.Skipped))
-	}
-	if text := holdingText(f.Holding); text != "" {
-		v.add(label("shards") + text)
-	}
-	v.add(label("behind")+format.Seconds(f.LagSeconds), "oplog window "+format.Seconds(f.WindowSeconds), "at "+f.Applied)
+	return bar(p, min(int(v)/5, 30)) + " " + percent
 }
 
-func holdingText(h *job.Holding) string {
-	if h == nil || h.Seconds < 1 {
-		return ""
-	}
-	text := fmt.Sprintf("the others wait for %s, %s at %s", cli.Plain(h.Shard), format.Seconds(h.Seconds), h.At)
-	if h.Undecided {
-		text += ", where a transaction is prepared and not decided"
-	}
-	return text
-}
-
-func skippedText(counts map[string]int64) string {
-	var parts []string
-	for _, op := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, format.Count(counts[op])+" "+op)
-	}
-	return cmp.Or(strings.Join(parts, ", "), "nothing yet")
-}
-
-// trouble is what the operator must see whatever the height.
-func (v *viewer) trouble() (out []string) {
-	s := v.s
-	add := func(name, text, more string) {
-		if text != "" {
-			out = append(out, fit(v.columns, label(name)+text, more))
-		}
-	}
-	add("waiting", cli.Plain(s.Waiting), "")
-	add("conflicts", s.Conflicts.Stats.Text(), cli.Plain(s.Conflicts.Where))
-	add("errors", format.Counts(s.Errors), "")
-	add("failed", cli.Plain(s.Error), "")
-	add("hint", cli.Plain(s.Hint), "")
-	if n := len(s.Differences); n > 0 {
-		add("differs", fmt.Sprintf("%d from the source", n), "")
-	}
-	return out
+// Item is how far one of several things is.
+func (v viewer) Item(name string, p float64) string {
+	return "    " + pad(cli.Plain(name), max(int(v)/3, 12)) + " " + v.Bar(p)
 }
 
 const redrawEvery = 250 * time.Millisecond

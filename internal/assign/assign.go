@@ -97,7 +97,6 @@ var ErrRefused = errors.New("the owner of the work refuses")
 // ErrUnfit reports what keeps a process from doing any part.
 var ErrUnfit = errors.New("this worker cannot assist")
 
-// Refusal returns an ErrRefused with a reason.
 func Refusal(why string) error { return fmt.Errorf("%w: %s", ErrRefused, strings.TrimSpace(why)) }
 
 // Joining describes an assistant and its owner.
@@ -263,7 +262,6 @@ type Group[T, U any] struct {
 	first *U            // that nobody has yet; in turn
 }
 
-// Group returns the group with a name.
 func (a *Assistant[T, U]) Group(name string) *Group[T, U] {
 	return &Group[T, U]{Assistant: a, name: name, turn: make(chan struct{}, 1)}
 }

@@ -295,7 +295,6 @@ func (p Problem) String() string {
 // Problems has all problems of a command's settings. It is an error of usage.
 type Problems []Problem
 
-// Error is its lines.
 func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
 
 // Lines returns a line for each problem, below a heading if there are several.

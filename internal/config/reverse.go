@@ -47,10 +47,7 @@ func (s *Reverse) Bind(fs *pflag.FlagSet, command string) {
 		"password, set MILLRACE_SOURCE or use a config file instead"
 	fs.Lookup(flagTarget).Usage = "connection string `URI` of the finalized job's target\nit becomes the source; with a " +
 		"password, set MILLRACE_TARGET or use a config file instead"
-	fs.StringVar(&s.as, "as", "", "`name` of the new job\nby default NAME-back")
-	fs.BoolVar(&s.Watch, "watch", false, "start nothing, but watch how long the way back stays open\nit ends with exit "+
-		"code 1 when the oplog no longer holds the position")
-	section(fs, "Running")
+	Bind(fs, flagTexts, CommandReverse, Vars{"as": &s.as, "watch": &s.Watch})
 }
 
 // Validate implements Settings.

@@ -27,92 +27,26 @@ type Seed struct {
 	command, maxRateBytes string
 }
 
-func (s *Seed) bindMember(fs *pflag.FlagSet, uri, dir string) {
-	BindURI(fs, &s.URI, uri, "the one member to copy", "leave it out for a member that is shut down")
-	fs.StringVar(&s.DBPath, dir, "", "that member's data `directory`")
-	s.bindSource(fs)
-}
-
 // Bind implements Settings.
 func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
-	const ofSet = "the set, for --join and --replace"
 	s.command = command
-	switch command {
-	case CommandSeedServe:
-		s.bindMember(fs, flagSeedURI, flagSeedDBPath)
-		s.bindAgent(fs)
-	case CommandSeedPull:
-		fs.StringVar(&s.From, "from", "", "`address` of the agent, https://host:port")
-		s.bindTarget(fs, flagSeedDBPath)
-		fs.StringVar(&s.TLSCA, flagCA, "", caUsage)
-		fs.StringVar(&s.TokenFile, flagTokenFile, "",
-			"`file` with the agent's token\nby default that of an agent of the same user on this machine")
-		fs.BoolVar(&s.Compress, "zstd", false, "compress what the agent sends, for slow networks")
-		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet)
-	case CommandSeedLocal:
-		s.bindMember(fs, flagFromURI, "from-dbpath")
-		s.bindTarget(fs, "to-dbpath")
-		BindURI(fs, &s.Member.SetURI, flagSetURI, ofSet, "by default --from-uri")
-		fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, copy nothing\nexit code 2 when a check fails")
-		fs.BoolVar(&s.Pull.NoClone, "no-reflink", false,
-			"copy also where the file system can share blocks (XFS, btrfs)")
+	dir, m := &s.DBPath, &s.Member
+	if command == CommandSeedPull {
+		dir = &s.Pull.DBPath
 	}
-	fs.IntVar(&s.Workers, "workers", 4, "ranges read, or files compared, at once")
-	fs.StringVar(&s.maxRateBytes, flagRateBytes, "0",
-		"most `bytes` copied a second, such as 50MB; 0 is unlimited")
-	s.Common.bind(fs)
-}
+	Bind(fs, flagTexts, command, s.Common.vars(fs), Vars{
+		flagSeedURI: &s.URI, flagFromURI: &s.URI, flagSeedDBPath: dir, "from-dbpath": &s.DBPath,
+		"to-dbpath": &s.Pull.DBPath, "way": (*string)(&s.Way), "max-behind": &s.MaxBehind, "lock-limit": &s.LockLimit,
+		"allow-primary": &s.AllowPrimary, "yes-block-all-writes": &s.YesBlockAllWrites, flagSpoolDir: &s.SpoolDir,
 
-func (s *Seed) bindSource(fs *pflag.FlagSet) {
-	Choice(fs, (*string)(&s.Way), "way", "auto* backup-cursor fsync-lock stopped",
-		"how the files are made consistent: auto, backup-cursor, fsync-lock or stopped\nauto takes the backup cursor if "+
-			"the server has one, else the lock; without the member's URI, stopped")
-	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second,
-		"with a backup cursor, longest time that the copy may be behind the member")
-	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute,
-		"longest fsyncLock; the lock ends after it in any case")
-	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit locking a primary; needs --yes-block-all-writes")
-	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false,
-		"confirm that a locked primary blocks all writes to the set")
-	fs.StringVar(&s.SpoolDir, flagSpoolDir, "",
-		"`directory` for what changes during the copy; by default a temporary one")
-}
+		"listen": &s.Listen, flagTokenFile: &s.TokenFile, flagListenCert: &s.TLSCert, flagListenKey: &s.TLSKey,
+		"pullers": &s.Pullers, "from": &s.From, flagCA: &s.TLSCA, "zstd": &s.Compress, "dry-run": &s.DryRun,
+		"no-reflink": &s.Pull.NoClone, "workers": &s.Workers, flagRateBytes: &s.maxRateBytes,
 
-func (s *Seed) bindAgent(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:7117",
-		"`address` to listen on, host:port\nother than loopback needs --listen-tls-cert and --token-file")
-	fs.StringVar(&s.TokenFile, flagTokenFile, "",
-		"`file` with the secret that pullers must know\nby default a new one, for pullers of "+
-			"the same user on this machine")
-	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read once")
-	fs.IntVar(&s.Pullers, "pullers", 1,
-		"pullers to wait for before the lock, which serves them all")
-}
-
-func (s *Seed) bindTarget(fs *pflag.FlagSet, dir string) {
-	fs.StringVar(&s.Pull.DBPath, dir, "",
-		"the new member's data `directory`\nempty, or with a copy to complete; see --replace")
-	fs.BoolVar(&s.Start, "start", false, "start the new member with the command after --")
-	fs.StringVar(&s.Member.Join, "join", "", "add the started member to the set under this `address`, host:port")
-	fs.StringVar(&s.Member.Replace, "replace", "",
-		"`address` of a stopped member whose data the copy replaces, host:port\nold data are removed if they are clearly "+
-			"its own; the set's configuration stays")
-	fs.IntVar(&s.Member.Votes, "join-votes", 1, "votes of the new member after catch-up, 0 or 1")
-	fs.Float64Var(&s.Member.Priority, "join-priority", 1, "priority of the new member after catch-up, 0 to 1000")
-	fs.BoolVar(&s.Member.Hidden, "join-hidden", false, "hide the new member from clients; needs --join-priority 0")
-	fs.DurationVar(&s.Member.CatchUp, "catch-up", 24*time.Hour,
-		"longest wait until the new member has caught up")
-	fs.StringVar(&s.Member.NewSet, "as-new-set", "",
-		"make the copy an independent replica set of this `name`")
-	fs.StringVar(&s.Member.NewSetHost, "new-set-host", "",
-		"`address` of the new set's only member, host:port; required with --start")
-	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false,
-		"let the new set expire documents at once\nby default they stay "+
-			"until millrace sync finalizes")
-	fs.StringVar(&s.Member.Mongod, "mongod", "",
-		"`program` that makes the copy independent\nby default the first word after --, or mongod on PATH")
-	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
-	s.bindProgress(fs, "")
+		"start": &s.Start, flagSetURI: &m.SetURI, "join": &m.Join, "replace": &m.Replace, "join-votes": &m.Votes,
+		"join-priority": &m.Priority, "join-hidden": &m.Hidden, "catch-up": &m.CatchUp, "as-new-set": &m.NewSet,
+		"new-set-host": &m.NewSetHost, "keep-expiry": &m.KeepExpiry, "mongod": &m.Mongod,
+	})
 }
 
 // Validate implements Settings; args is the command of the new member.

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"net/url"
@@ -36,20 +37,10 @@ type Work struct {
 	spoolMax string
 }
 
-func (w *Work) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default host name and process id")
-	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may require of their worker; may be repeated")
-	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs at once; 0 is unlimited")
-	bindSpool(fs, &w.SpoolDir, &w.spoolMax)
-	fs.StringVar(&w.TLSDir, "tls-dir", "", "`directory` of certificates and keys that jobs may name\nwithout it, "+
-		"connection strings of jobs may name no files")
-	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` of secrets that jobs name as file:NAME\n"+
-		"env:NAME is the variable MILLRACE_SECRET_NAME")
-	fs.StringVar(&w.SecretsKey, "secrets-key", "",
-		"`file` with the key of sealed values, from millrace secrets keygen")
-	fs.StringVar(&w.OTLPEndpoint, "otlp-endpoint", "",
-		"`URL` of an OpenTelemetry collector for traces, by OTLP over HTTP\nsuch as http://127.0.0.1:4318; by default "+
-			"OTEL_EXPORTER_OTLP_ENDPOINT; without either, no traces")
+func (w *Work) vars() Vars {
+	return Vars{"name": &w.Name, "label": &w.labels, "max-jobs": &w.MaxJobs, flagSpoolDir: &w.SpoolDir,
+		"spool-max": &w.spoolMax, "tls-dir": &w.TLSDir, "secrets-dir": &w.SecretsDir, "secrets-key": &w.SecretsKey,
+		"otlp-endpoint": &w.OTLPEndpoint}
 }
 
 func (w *Work) validate(c *checker) {
@@ -132,10 +123,19 @@ func (w *Work) secretFile(job, name string) (string, error) {
 	}
 	defer func() { _ = root.Close() }()
 	name = filepath.Clean(name)
-	raw, err := root.ReadFile(name)
-	info, statErr := root.Stat(name)
-	if err != nil || statErr != nil || strings.HasSuffix(name, listSuffix) {
-		return "", fmt.Errorf("--secrets-dir has no readable file %s", name)
+	none := fmt.Errorf("--secrets-dir has no readable file %s", name)
+	if strings.HasSuffix(name, listSuffix) {
+		return "", none
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return "", none
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(f)
+	info, statErr := f.Stat()
+	if err != nil || statErr != nil {
+		return "", none
 	}
 	return string(raw), listedBeside(root, info, job)
 }
@@ -227,15 +227,9 @@ type NATS struct {
 	Lease                 time.Duration
 }
 
-func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
-	fs.StringVar(&n.URI, "nats", "", uri)
-	fs.StringVar(&n.Creds, "nats-creds", "", "`file` with the credentials for NATS")
-	fs.StringVar(&n.TokenFile, "nats-token-file", "", "`file` with the secret for NATS")
-	fs.IntVar(&n.Replicas, "nats-replicas", 0,
-		"NATS nodes that store everything: 1, 3 or 5\n0 is 3 in a cluster, 1 with a "+
-			"single server; the same for all processes of a service")
-	fs.DurationVar(&n.Lease, "lease", 15*time.Second,
-		"time after which others take the jobs of a silent worker\nthe same for all processes of a service")
+func (n *NATS) vars() Vars {
+	return Vars{"nats": &n.URI, "nats-creds": &n.Creds, "nats-token-file": &n.TokenFile, "nats-replicas": &n.Replicas,
+		"lease": &n.Lease}
 }
 
 func (n *NATS) validate(c *checker) {
@@ -271,36 +265,11 @@ type Serve struct {
 
 // Bind implements Settings.
 func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:8470", "`address` of API and console, host:port; port 0 takes a free one")
-	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read again for each connection")
-	fs.BoolVar(&s.Insecure, "listen-insecure", false,
-		"permit remote access to API, console and NATS without TLS\nwhoever sees the traffic can then use the tokens")
-	fs.StringArrayVar(&s.proxies, "trusted-proxy", nil, "`address` or network of a proxy that sets X-Forwarded-For\n"+
-		"such as 10.0.0.1 or 10.0.0.0/24; may be repeated")
-	fs.StringVar(&s.Tokens, "tokens", "",
-		"`file` of tokens with their roles\nby default one token for everything, in the file "+
-			"token of --data-dir")
-	fs.StringVar(&s.OIDC, "oidc", "",
-		"`file` of the OpenID Connect provider for logins, and its roles\nthe API takes its "+
-			"tokens too")
-	section(fs, "API and console")
-	fs.StringVar(&s.Alerts, "alerts", "",
-		"`file` of alert rules, webhooks and mail addresses\nby default the usual rules, "+
-			"shown in API and console only")
-	section(fs, "Alerts")
-	fs.StringVar(&s.DataDir, "data-dir", "",
-		"`directory` of the service's own NATS and tokens\nby default millrace/service below $XDG_STATE_HOME or "+
-			"~/.local/state")
-	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that stores everything\nnats://host:4222, "+
-		"several with commas; by default a server in this process")
-	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` of the own NATS server for remote workers, host:port\n"+
-		"their secret is in the file nats-token of --data-dir")
-	section(fs, "Store")
-	fs.BoolVar(&s.NoWorker, "no-worker", false, "run no jobs in this process; millrace worker does")
-	s.Work.bind(fs)
-	section(fs, "Running jobs")
-	s.Common.bind(fs)
-	section(fs, outputSection)
+	Bind(fs, flagTexts, CommandServe, s.Common.vars(fs), s.Work.vars(), s.NATS.vars(), Vars{
+		"listen": &s.Listen, flagListenCert: &s.TLSCert, flagListenKey: &s.TLSKey, "listen-insecure": &s.Insecure,
+		"trusted-proxy": &s.proxies, "tokens": &s.Tokens, "oidc": &s.OIDC, "alerts": &s.Alerts, "data-dir": &s.DataDir,
+		"nats-listen": &s.NATSListen, "no-worker": &s.NoWorker,
+	})
 }
 
 // Validate implements Settings.
@@ -337,12 +306,7 @@ type Worker struct {
 
 // Bind implements Settings.
 func (s *Worker) Bind(fs *pflag.FlagSet, _ string) {
-	s.NATS.bind(fs, "`URI` of the service's NATS\nnats://host:4222, several with commas")
-	section(fs, "Store")
-	s.Work.bind(fs)
-	section(fs, "Running jobs")
-	s.Common.bind(fs)
-	section(fs, outputSection)
+	Bind(fs, flagTexts, CommandWorker, s.Common.vars(fs), s.Work.vars(), s.NATS.vars())
 }
 
 // Validate implements Settings.

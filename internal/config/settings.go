@@ -22,7 +22,6 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// Settings are those of one command.
 type Settings interface {
 	// Bind registers the settings of command as flags with their defaults.
 	Bind(fs *pflag.FlagSet, command string)
@@ -48,25 +47,17 @@ type Common struct {
 	flags *pflag.FlagSet
 }
 
-func (c *Common) bind(fs *pflag.FlagSet) {
+func (c *Common) vars(fs *pflag.FlagSet) Vars {
 	c.flags = fs
-	fs.String(flagConfig, "", "read settings from this YAML `file`\nits keys are the names of flags")
-	Choice(fs, &c.Output, "output", "text* json", "`form` of the result: text or json\non standard output")
-	BindLog(fs, &c.LogLevel, &c.LogFormat)
-}
-
-func (c *Common) bindProgress(fs *pflag.FlagSet, details string) {
-	fs.DurationVar(&c.ProgressInterval, flagProgress, 10*time.Second,
-		strings.TrimSuffix("interval of progress log lines; 0 disables\n"+details, "\n"))
+	return Vars{flagConfig: new(string), "output": &c.Output, "log-level": &c.LogLevel, "log-format": &c.LogFormat,
+		"report": &c.Report, flagProgress: &c.ProgressInterval}
 }
 
 // ReportFile is the file for the result, "" for none.
 func (c *Common) ReportFile() string { return c.Report }
 
-// BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
-	Choice(fs, level, "log-level", "debug info* warn error", "least log `level`: debug, info, warn or error")
-	Choice(fs, format, "log-format", "text* json", "`form` of the log: text or json\non standard error")
+	Bind(fs, flagTexts, "log", Vars{"log-level": level, "log-format": format})
 }
 
 // Logger logs to w as the settings say, which have to be valid.
@@ -131,64 +122,15 @@ func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
 	_ = fs.SetAnnotation(flag, choices, allowed)
 }
 
-// Choice registers a flag that takes one of some words, separated by spaces. The one with a star is its default.
-func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
-	allowed := strings.Fields(words)
-	for i, word := range allowed {
-		if plain, is := strings.CutSuffix(word, "*"); is {
-			allowed[i] = plain
-			fs.StringVar(p, name, plain, usage)
-		}
-	}
-	Restrict(fs, name, allowed...)
+func rulesVars(r *transform.Config) Vars {
+	return Vars{"include": &r.Include, "exclude": &r.Exclude, "rename": &r.Rename, "filter": &r.Filter, "skip": &r.Skip,
+		"soft-delete": &r.SoftDelete, "history": &r.History, "fields": &r.Fields}
 }
 
-// BindURI registers a connection string. Details are more of its usage.
-func BindURI(fs *pflag.FlagSet, p *string, flag, of string, details ...string) {
-	details = append(details, "with a password, set "+EnvName(flag))
-	fs.StringVar(p, flag, "", "connection string `URI` of "+of+"\n"+strings.Join(details, "; "))
-}
-
-func bindClusters(fs *pflag.FlagSet, source, target *string) {
-	BindURI(fs, source, flagSource, "the source")
-	BindURI(fs, target, flagTarget, "the target")
-}
-
-// bindSpool registers where changes go that the source's oplog may lose during a copy.
-func bindSpool(fs *pflag.FlagSet, dir, most *string) {
-	fs.StringVar(dir, flagSpoolDir, "", "local `directory` for spooled changes\nmade during the copy of a replica set; "+
-		"by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(most, "spool-max", "10GB", "most `bytes` of spooled changes of a job; 0 disables")
-}
-
-func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
-	fs.BoolVar(allow, "allow-shard", false, "permit a single shard as source or target")
-}
-
-func bindShards(fs *pflag.FlagSet, list *[]string, side string) {
-	fs.StringArrayVar(list, side+"-shard", nil, "override the address `name=URI` of a "+side+
-		" shard\nthe name is that of config.shards; may be repeated")
-}
-
-func bindNames(fs *pflag.FlagSet, r *transform.Config) {
-	fs.StringSliceVar(&r.Include, "include", nil,
-		"only namespaces that match this `pattern`\ndb.coll, db.*, or with globs; may be repeated")
-	fs.StringSliceVar(&r.Exclude, "exclude", nil, "no namespaces that match this `pattern`\nmay be repeated")
-	fs.StringSliceVar(&r.Rename, "rename", nil,
-		"rename a database or collection on the target, as `from=to`\nmay be repeated")
-}
-
-func bindRules(fs *pflag.FlagSet, r *transform.Config) {
-	fs.StringArrayVar(&r.Filter, "filter", nil, "copy only documents that match, as `pattern=filter`\nwith a filter of "+
-		"find, as in 'db.coll={\"status\": \"open\"}'; may be repeated")
-	fs.StringArrayVar(&r.Skip, "skip", nil, "leave out operations, as `pattern=operations`\nas in "+
-		"'db.coll=delete,drop'; 'db.coll=ttl' leaves out only deletions of expired documents; may be repeated")
-	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil, "keep deleted documents, as `pattern=field`\nthe field records "+
-		"the deletion time, as in 'db.coll=deletedAt'; may be repeated")
-	fs.StringSliceVar(&r.History, "history", nil, "keep all versions of documents that match this `pattern`\neach "+
-		"version is a document on the target, with its position and operation; may be repeated")
-	fs.StringArrayVar(&r.Fields, "fields", nil, "map fields of documents, as `pattern=rules`\nas in "+
-		"'db.coll={\"drop\": [\"card\"]}', see docs/reference/rules.md; may be repeated")
+// paceVars are the limits of a job; bytes is an amount such as 50MB.
+func paceVars(docs *int64, bytes *string, l *pace.Loads) Vars {
+	return Vars{flagRateDocs: docs, flagRateBytes: bytes, flagSourceLoad: (*string)(&l.Source),
+		flagTargetLoad: (*string)(&l.Target)}
 }
 
 // Sync are the settings of `millrace sync`. Its logger and where it spools by default are the command's own.
@@ -210,126 +152,27 @@ type Sync struct {
 
 // Bind implements Settings.
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
-	bindClusters(fs, &s.Source, &s.Target)
-	bindNames(fs, &s.Rules)
-	Choice(fs, (*string)(&s.Mode), "mode", "all* full incremental structure",
-		"`mode` of the job: all, full, incremental or structure\nall copies, then follows; full only copies; "+
-			"incremental only follows; structure makes collections, indexes, views and shard keys, then ends")
-	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail* merge drop",
-		"`policy` for existing target collections: fail, merge or drop\nfail rejects the job before anything is written")
-	fs.StringVar(&s.Until, "until", "never",
-		"`when` to finalize: never, caught-up or a time\nnever follows until millrace finalize; a time is in RFC 3339")
-	_ = fs.SetAnnotation("until", offers, []string{"never", "caught-up"})
-	fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, write nothing\nexit code 2 when a check fails")
-	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after finalize")
-	section(fs, "Most used")
-	s.bindSides(fs)
-	section(fs, "Source and target")
-	s.bindContent(fs)
-	section(fs, "What is copied")
-	fs.StringVar(&s.Job, "job", "",
-		"`name` of the job\nby default derived from source, target and rules: the same command "+
-			"resumes it")
-	fs.BoolVar(&s.Restart, "restart", false, "delete the job's checkpoint and start again\nwith --on-existing drop, "+
-		"collections that the job made are dropped too")
-	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when a full oplog window is shorter; 0 disables\nthe "+
-		"window is the time from the oplog's oldest entry to the job's position")
-	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts longer; 0 disables")
-	fs.DurationVar(&s.IndexWait, "index-wait", 10*time.Minute,
-		"longest wait of finalize for index builds; 0 is unlimited\nbuilds under way on the source; finalize is "+
-			"rejected after this time")
-	section(fs, "Running")
-	s.bindSpeed(fs)
-	section(fs, "Speed and room")
-	s.bindControl(fs)
-	section(fs, "Control")
-	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
-	s.bindProgress(fs, "while the job follows, 5m is the default")
-	s.Common.bind(fs)
-	section(fs, outputSection)
-}
+	Bind(fs, flagTexts, CommandSync, s.Common.vars(fs), rulesVars(&s.Rules),
+		paceVars(&s.Limits.Docs, &s.maxRateBytes, &s.Loads), Vars{
+			flagSource: &s.Source, flagTarget: &s.Target, "mode": (*string)(&s.Mode),
+			"on-existing": (*string)(&s.OnExisting), "until": &s.Until, "dry-run": &s.DryRun, "verify": &s.Verify,
 
-func (s *Sync) bindSides(fs *pflag.FlagSet) {
-	bindShards(fs, &s.sourceShards, "source")
-	bindShards(fs, &s.targetShards, "target")
-	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
-		"read `preference` for the source\nprimary, primaryPreferred, secondary, secondaryPreferred or nearest")
-	fs.StringVar(&s.ReadTags, "read-tags", "",
-		"`tags` of members to read from\nsuch as dc:east,rack:1;dc:west: the first set that some member has")
-	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "write `concern` before a position is stored\nmajority or "+
-		"a number of members")
-	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target older than the source")
-	bindAllowShard(fs, &s.AllowShard)
-}
+			flagSourceShard: &s.sourceShards, flagTargetShard: &s.targetShards, "read-preference": &s.ReadPreference,
+			"read-tags": &s.ReadTags, "write-concern": &s.WriteConcern, "allow-downgrade": &s.AllowDowngrade,
+			"allow-shard": &s.AllowShard,
 
-func (s *Sync) bindContent(fs *pflag.FlagSet) {
-	bindRules(fs, &s.Rules)
-	fs.StringArrayVar(&s.Shard, flagShard, nil,
-		"shard key on a sharded target, as `db.coll=key`\nthe key is fields (customer:1,_id:hashed), JSON, or none; by "+
-			"default that of a sharded source; may be repeated")
-	fs.StringArrayVar(&s.Zones, flagZone, nil,
-		"shards of a zone on the target, as `zone=shard,shard`\nzone=none leaves a zone of the source out; by default "+
-			"the target's zone of that name, else shards of the same names; may be repeated")
-	fs.BoolVar(&s.Users, "users", false, "copy users and roles of the chosen databases\nwith their credentials; later "+
-		"changes arrive within a minute; other users of the target stay")
-	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
-		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
-	fs.StringVar(&s.StartAt, "start-at", "",
-		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339), checkpoint or job:NAME")
-	_ = fs.SetAnnotation("start-at", offers, []string{"checkpoint"})
-	fs.StringSliceVar(&s.AcceptLoss, "accept-loss", nil, "accept this `loss` of reverse")
-	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\nfor jobs that "+
-		"are not finalized; their documents are merged")
-	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
-		"`policy` for refused documents: stop, skip or overwrite\nskip leaves the target as it is, overwrite removes "+
-			"conflicting documents; millrace.deadletters on the target keeps skipped and removed documents; with skip and "+
-			"overwrite, documents that --fields cannot map are missing on the target")
-}
+			flagShard: &s.Shard, flagZone: &s.Zones, "users": &s.Users, "allow-missing": &s.AllowMissing,
+			"start-at": &s.StartAt, "accept-loss": &s.AcceptLoss, "allow-overlap": &s.AllowOverlap,
+			"on-conflict": (*string)(&s.OnConflict),
 
-func (s *Sync) bindSpeed(fs *pflag.FlagSet) {
-	fs.IntVar(&s.Readers, "readers", 0, "most slices read at once; 0 takes 2 to 16\nby default one per core")
-	fs.IntVar(&s.Writers, "writers", 0,
-		"most batches inserted at once; 0 takes 4 to 16\nby default one per core, and more to a distant target")
-	fs.IntVar(&s.Partitions, "partitions", 0,
-		"parallel appliers of changes; 0 takes 8 to 16\nby default more to a distant target")
-	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes in memory\nread and not yet "+
-		"applied, in all partitions together; a single reply or document may be larger")
-	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
-	Choice(fs, (*string)(&s.Compress), "compress", "auto* off", "`when` to compress network traffic: auto or off\nauto "+
-		"uses zstd to a distant cluster while that is faster; compressors of the connection string win")
-	bindSpool(fs, &s.SpoolDir, &s.spoolMax)
-}
+			"job": &s.Job, "restart": &s.Restart, "warn-window": &s.WarnWindow, "give-up-after": &s.GiveUpAfter,
+			"index-wait": &s.IndexWait, "readers": &s.Readers, "writers": &s.Writers, "partitions": &s.Partitions,
+			flagApplyBuffer: &s.applyBuffer, "compress": (*string)(&s.Compress), flagSpoolDir: &s.SpoolDir,
+			"spool-max": &s.spoolMax,
 
-func (s *Sync) bindControl(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "control API `address`\nhost:port; port 0 takes a free one")
-	fs.StringVar(&s.Token, flagToken, "",
-		"secret of the control API\nby default a new random one; prefer MILLRACE_TOKEN to the flag")
-	bindTLS(fs, &s.TLSCert, &s.TLSKey, "read again for each connection")
-	fs.BoolVar(&s.Insecure, "listen-insecure", false,
-		"permit remote access without TLS\nwhoever sees the traffic can then use the token")
-	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status without a token")
-	fs.BoolVar(&s.PProf, "pprof", false, "serve Go profiles\nbelow /debug/pprof/ of the control API, with its token")
-}
-
-func bindTLS(fs *pflag.FlagSet, cert, key *string, how string) {
-	fs.StringVar(cert, flagListenCert, "",
-		"TLS certificate `file`, in PEM form\nwith the certificates of its authorities; "+
-			how)
-	fs.StringVar(key, flagListenKey, "", "TLS key `file`\nby default that of --listen-tls-cert")
-}
-
-// bindPace registers the limits of a job; bytes is an amount such as 50MB.
-func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
-	fs.Int64Var(docs, flagRateDocs, 0,
-		"most documents a second; 0 is unlimited\ncounts documents copied, or changes applied")
-	fs.StringVar(bytes, flagRateBytes, "0",
-		"most `bytes` a second; 0 is unlimited\ncounts bytes copied, or of changes applied; such as 50MB or 8MiB")
-	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max",
-		"`load` on the source: low, normal or max\nlow reads one at a time and pauses as long as each took; "+
-			"normal has --readers at once; max adds more while the copy gets faster")
-	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max",
-		"`load` on the target: low, normal or max\nlow writes one at a time and pauses as long as each took; "+
-			"normal has --writers at once; max adds more while the copy gets faster")
+			"listen": &s.Listen, flagToken: &s.Token, flagListenCert: &s.TLSCert, flagListenKey: &s.TLSKey,
+			"listen-insecure": &s.Insecure, "open-status": &s.OpenStatus, "pprof": &s.PProf,
+		})
 }
 
 // Verify are the settings of `millrace verify`.
@@ -342,34 +185,12 @@ type Verify struct {
 
 // Bind implements Settings.
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
-	bindClusters(fs, &v.Source, &v.Target)
-	bindShards(fs, &v.sourceShards, "source")
-	bindShards(fs, &v.targetShards, "target")
-	bindAllowShard(fs, &v.AllowShard)
-	section(fs, "Source and target")
-	bindNames(fs, &v.Rules)
-	bindRules(fs, &v.Rules)
-	section(fs, "What is compared")
-	fs.BoolVar(&v.StructureOnly, "structure", false,
-		"compare collections, options, indexes and views, but no documents")
-	fs.BoolVar(&v.Users, "users", false, "compare users and roles of the chosen databases too")
-	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false,
-		"ignore the order of fields in documents")
-	Choice(fs, (*string)(&v.Method), "method", "auto* ranges digest",
-		"how documents are compared: auto, ranges or digest\nranges compares bytes in the order of _id; digest "+
-			"compares hashes in storage order; auto takes ranges for small collections")
-	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute,
-		"time after which a changing difference counts; 0 compares "+
-			"once\na difference where both sides stand still counts after 10 s")
-	fs.IntVar(&v.Workers, "workers", 0,
-		"ranges compared at once; 0 is one per core, 4 to 6\neach has one connection a side")
-	fs.IntVar(&v.MaxDifferences, "max-differences", 1000,
-		"most differing documents listed by _id; all are counted")
-	section(fs, "How it is compared")
-	fs.StringVar(&v.Report, "report", "", "write the report as JSON to this `file`")
-	v.bindProgress(fs, "")
-	v.Common.bind(fs)
-	section(fs, outputSection)
+	Bind(fs, flagTexts, CommandVerify, v.Common.vars(fs), rulesVars(&v.Rules), Vars{
+		flagSource: &v.Source, flagTarget: &v.Target, flagSourceShard: &v.sourceShards, flagTargetShard: &v.targetShards,
+		"allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
+		"ignore-field-order": &v.IgnoreFieldOrder, "method": (*string)(&v.Method), "recheck-for": &v.Recheck.For,
+		"workers": &v.Workers, "max-differences": &v.MaxDifferences,
+	})
 }
 
 // Service locates the API of a service, or of a sync, and says how to trust it.
@@ -402,33 +223,12 @@ type Control struct {
 // Bind implements Settings.
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
-	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it\n"+
-		"https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&s.Server, flagServer, "", "`address` of a service, as millrace serve printed it\nMILLRACE_SERVER "+
-		"counts where no sync of this machine is meant")
-	fs.StringVar(&s.CAFile, flagCA, "", caUsage)
-	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while there is only one")
-	BindURI(fs, &s.Target, flagTarget, "the job's target", "it knows a job that no process runs")
-	fs.StringVar(&s.Token, flagToken, "",
-		"secret of a service, or of a remote sync; prefer MILLRACE_TOKEN to the flag")
-	if command == CommandStatus {
-		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the job ends")
-		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
-	}
-	if command == CommandFinalize {
-		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "finalize as soon as the job follows\na sync's process forgets "+
-			"the request when it ends, a service keeps it")
-		fs.BoolVar(&s.Cancel, "cancel", false,
-			"take back a finalize that has not begun, also that of --until")
-		fs.BoolVar(&s.Wait, "wait", false, "return when the job of a service is finalized\na sync always waits")
-	}
-	if command == CommandThrottle {
-		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)
-	}
-	s.Common.bind(fs)
+	Bind(fs, flagTexts, command, s.Common.vars(fs), paceVars(&s.rates.Docs, &s.maxRateBytes, &s.loads), Vars{
+		"address": &s.Address, flagServer: &s.Server, flagCA: &s.CAFile, "job": &s.Job, flagTarget: &s.Target,
+		flagToken: &s.Token, "watch": &s.Watch, "interval": &s.Interval, "when-caught-up": &s.WhenCaughtUp,
+		"cancel": &s.Cancel, "wait": &s.Wait,
+	})
 }
-
-const caUsage = "`file` with the certificate authority of the API; by default the system's\nin PEM form"
 
 // The commands that have settings of this package.
 const (
@@ -449,8 +249,6 @@ const (
 )
 
 const (
-	outputSection = "Settings and output"
-
 	flagConfig      = "config"
 	flagProgress    = "progress-interval"
 	flagSource      = "source"
@@ -527,16 +325,8 @@ const CommandTransformTest = "transform-test"
 
 // Bind implements Settings.
 func (s *Transform) Bind(fs *pflag.FlagSet, _ string) {
-	fs.StringVar(&s.NS, "ns", "", "collection of the documents, as `db.coll`")
-	fs.StringVar(&s.Doc, "doc", "", "`file` of documents in extended JSON; - is standard input")
-	fs.IntVar(&s.Sample, "sample", 20, "without --doc, draw so many documents from the source, 1 to 1000")
-	BindURI(fs, &s.Source, flagSource, "the source, for --sample")
-	section(fs, "Documents")
-	bindNames(fs, &s.Rules)
-	bindRules(fs, &s.Rules)
-	section(fs, "Rules")
-	s.Common.bind(fs)
-	section(fs, outputSection)
+	Bind(fs, flagTexts, CommandTransformTest, s.Common.vars(fs), rulesVars(&s.Rules),
+		Vars{"ns": &s.NS, "doc": &s.Doc, "sample": &s.Sample, flagSource: &s.Source})
 }
 
 // Validate implements Settings.

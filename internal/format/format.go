@@ -4,6 +4,7 @@ package format
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,4 +85,28 @@ func Counts(of map[string]int64) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// Funcs returns functions for templates, which take numbers of any kind.
+func Funcs() map[string]any {
+	return map[string]any{
+		"count": func(n any) string { return Count(number(n)) }, "size": func(n any) string { return Size(number(n)) },
+		"add": add, "per": func(n any, seconds float64) float64 { return number(n) / max(seconds, 0.001) },
+		"clock":   func(s float64) string { return Clock(time.Duration(s * float64(time.Second))) },
+		"seconds": Seconds, "share": Share, "counts": Counts,
+	}
+}
+
+func number(n any) float64 {
+	if r := reflect.ValueOf(n); r.CanInt() {
+		return float64(r.Int())
+	}
+	return reflect.ValueOf(n).Float()
+}
+
+func add(a, b any) any {
+	if x, y := reflect.ValueOf(a), reflect.ValueOf(b); x.CanInt() && y.CanInt() {
+		return x.Int() + y.Int()
+	}
+	return number(a) + number(b)
 }

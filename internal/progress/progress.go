@@ -76,7 +76,6 @@ func (p *Progress) set(f func()) {
 	f()
 }
 
-// Enter begins a phase.
 func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 
 // enter is called with p.mu locked.
@@ -114,7 +113,6 @@ func (p *Progress) Fail(err error) {
 	})
 }
 
-// CountError counts an error by its class.
 func (p *Progress) CountError(class string) { p.set(func() { p.st.Errors[class]++ }) }
 
 // copying is a copy.Engine, or several.
@@ -355,7 +353,6 @@ func lag(applied mongo.OpTime, p mongo.Positions) float64 {
 // Step is a kind of what a job does.
 type Step string
 
-// The kinds of steps.
 const (
 	StepPhase      Step = "phase"      // Name is the phase; one ends where the next begins
 	StepCollection Step = "collection" // the copy of one; Name is its namespace on the source

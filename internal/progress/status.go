@@ -106,7 +106,6 @@ func (c Copy) Share(done bool) float64 {
 	return format.Share(c.Docs, c.DocsTotal, done)
 }
 
-// Collection is the progress of one collection.
 type Collection struct {
 	Source     string `json:"source"`
 	Target     string `json:"target"`
@@ -117,7 +116,6 @@ type Collection struct {
 	Done       bool   `json:"done"`
 }
 
-// Index is the progress of an index build on the target.
 type Index struct {
 	NS    string `json:"ns"`
 	Done  int64  `json:"done"`

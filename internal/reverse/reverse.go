@@ -51,7 +51,6 @@ type Loss struct {
 	Fields []string
 }
 
-// String is a sentence.
 func (l Loss) String() string { return fmt.Sprintf("%s: %s", l.Rule, l.What) }
 
 // Invert exchanges the sides and inverts the rules. A definition that Invert has made it takes

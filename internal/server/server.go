@@ -3,19 +3,27 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // Listener takes the connections of an API.
@@ -104,4 +112,162 @@ func Until(ctx context.Context, hs *http.Server, farewell time.Duration, serve f
 		return err
 	}
 	return nil
+}
+
+// PathHealth is where a sync says who it is.
+const PathHealth = "/healthz"
+
+// Health is the body of /healthz: who answers, without a look at the job.
+type Health struct {
+	PID int `json:"pid"`
+}
+
+// maxReply bounds a reply: the status of a job with a hundred thousand collections fits.
+const maxReply = 64 << 20
+
+// Endpoint returns the URL of an API at address, with an HTTP client and its TLS settings. Without http:// or
+// https:// it is http on this machine, else https, because the token goes to whoever answers.
+func Endpoint(address string) (string, *http.Client, *tls.Config) {
+	switch {
+	case strings.Contains(address, "://"):
+	case loopback.Host(address):
+		address = "http://" + address
+	default:
+		address = "https://" + address
+	}
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     30 * time.Second,
+	}
+	// The API redirects nobody; a token must not follow where something else points.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return strings.TrimSuffix(address, "/"), &http.Client{Transport: transport, CheckRedirect: stay},
+		transport.TLSClientConfig
+}
+
+// CheckAddress checks an address for Endpoint. The error does not quote it: it may hold a password.
+func CheckAddress(address string) error {
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	u, err := url.Parse(address)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" &&
+		!strings.ContainsAny(address, "@?#") {
+		return nil
+	}
+	return mongo.WithHint(errors.New("the address of the API cannot be used"),
+		"write it as host:port, http://host:port or https://host:port")
+}
+
+// TrustAuthorities has TLS trust the authorities of a file instead of the system's; "" changes nothing.
+func TrustAuthorities(t *tls.Config, file string) error {
+	if file == "" {
+		return nil
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the certificate authority: %w", err)
+	}
+	t.RootCAs = x509.NewCertPool()
+	if !t.RootCAs.AppendCertsFromPEM(raw) {
+		return fmt.Errorf("%s holds no certificate in PEM form", file)
+	}
+	return nil
+}
+
+// trustOnly has TLS trust the certificate that a file begins with, whatever its names and dates.
+func trustOnly(t *tls.Config, file string) {
+	t.InsecureSkipVerify = true // what follows is stricter
+	t.VerifyConnection = func(s tls.ConnectionState) error {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read the certificate of the sync: %w", err)
+		}
+		for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
+			if block.Type == "CERTIFICATE" {
+				if bytes.Equal(block.Bytes, s.PeerCertificates[0].Raw) {
+					return nil
+				}
+				break
+			}
+		}
+		return fmt.Errorf("who answers has not the certificate that %s begins with", file)
+	}
+}
+
+// Limits are new rates per second, 0 for unlimited, and new loads; nil changes nothing.
+type Limits struct {
+	Docs   *int64     `json:"docsPerSecond,omitempty"`
+	Bytes  *int64     `json:"bytesPerSecond,omitempty"`
+	Source *pace.Load `json:"sourceLoad,omitempty"`
+	Target *pace.Load `json:"targetLoad,omitempty"`
+}
+
+// Request is one of an API that takes JSON.
+type Request struct {
+	Method, URL string
+	Token       string // "" sends none
+	What        any    // the body; nil is none
+}
+
+// Reply is what an API replies.
+type Reply struct {
+	Code   int
+	Status string // the code in words
+	Body   []byte
+}
+
+func Send(ctx context.Context, c *http.Client, r Request) (*http.Response, error) {
+	var sent io.Reader
+	if r.What != nil {
+		text, err := json.Marshal(r.What)
+		if err != nil {
+			return nil, err
+		}
+		sent = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.Method, r.URL, sent)
+	if err != nil {
+		return nil, err
+	}
+	if r.What != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.Token)
+	}
+	res, err := c.Do(req)
+	if inner := errors.Unwrap(err); inner != nil { // without the method and the URL
+		err = inner
+	}
+	return res, err
+}
+
+// Exchange sends a request and reads the reply, whatever its code.
+func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err error) {
+	res, err := Send(ctx, c, r)
+	if err != nil {
+		return reply, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return reply, fmt.Errorf("read the reply: %w", err)
+	}
+	return Reply{res.StatusCode, res.Status, body}, nil
+}
+
+// TLSHint returns what to do if TLS is why who, such as "the sync", did not reply; else "".
+func TLSHint(err error, who string) string {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return "name the authority of " + who + "'s certificate with --ca-file, and the host as the certificate does"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return who + " listens without TLS: write http:// before the address"
+	}
+	return ""
 }

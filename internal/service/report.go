@@ -7,7 +7,6 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 )
 
-// State is the state of a job.
 type State string
 
 // The states of a job.
@@ -95,13 +94,13 @@ func (j *Job) State() State {
 	switch {
 	case last && r.State == Finished:
 		return Finished
-	case last && r.State == Failed && r.Try >= d.Wish.Try:
+	case last && r.State == Failed && r.Try >= d.Desired.Try:
 		return Failed
 	case j.Lease != nil && last:
 		return r.State
 	case j.Lease != nil:
 		return Starting
-	case d.Wish.Paused:
+	case d.Desired.Paused:
 		return Paused
 	}
 	return Waiting
@@ -115,7 +114,7 @@ func Refused(s *job.Status) int64 {
 
 // Wanted reports whether a worker should run the job.
 func (j *Job) Wanted() bool {
-	return j.State() == Waiting && !j.Definition.Wish.Removed
+	return j.State() == Waiting && !j.Definition.Desired.Removed
 }
 
 // Worker is a process that runs jobs.
@@ -149,8 +148,8 @@ type Change struct {
 	// Worker is set if no job is concerned.
 	Worker string `json:"worker,omitempty"`
 	// Before and After are nil where there is no desired state.
-	Before *Wish `json:"before,omitempty"`
-	After  *Wish `json:"after,omitempty"`
+	Before *Desired `json:"before,omitempty"`
+	After  *Desired `json:"after,omitempty"`
 	// Refused says why nothing was changed.
 	Refused string `json:"refused,omitempty"`
 	Seq     uint64 `json:"seq"`

@@ -1,10 +1,15 @@
 package service
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -31,7 +36,6 @@ const (
 	maxPattern  = 300
 )
 
-// Check returns what is wrong.
 func (o *VerifyOptions) Check() error {
 	switch {
 	case !(o.SamplePercent >= 0 && o.SamplePercent <= 100):
@@ -63,7 +67,6 @@ type VerifySchedule struct {
 
 const maxEvery = 365 * 24
 
-// Check returns what is wrong.
 func (s *VerifySchedule) Check() error {
 	if s.EveryHours < 1 || s.EveryHours > maxEvery {
 		return fmt.Errorf("every %d hours is not between 1 and %d", s.EveryHours, maxEvery)
@@ -85,7 +88,6 @@ func (s *VerifySchedule) Slot(now time.Time) string {
 	return "scheduled-" + now.UTC().Truncate(time.Duration(s.EveryHours)*time.Hour).Format("20060102T150405Z")
 }
 
-// VerifyState is the state of a verification.
 type VerifyState string
 
 // The states of a verification.
@@ -101,18 +103,17 @@ const (
 // Final reports whether the verification has ended.
 func (s VerifyState) Final() bool { return s != VerifyQueued && s != VerifyRunning }
 
-// VerifyWish is a requested verification.
-type VerifyWish struct {
+type VerifyRequest struct {
 	ID        string        `json:"id"`
 	Job       string        `json:"job"`
 	UID       string        `json:"uid"`
 	Options   VerifyOptions `json:"options"`
 	Scheduled bool          `json:"scheduled,omitempty"`
 	// Repair is nil without a repair.
-	Repair     *RepairWish `json:"repair,omitempty"`
-	CreatedAt  time.Time   `json:"createdAt"`
-	CreatedBy  string      `json:"createdBy"`
-	CanceledBy string      `json:"canceledBy,omitempty"`
+	Repair     *RepairRequest `json:"repair,omitempty"`
+	CreatedAt  time.Time      `json:"createdAt"`
+	CreatedBy  string         `json:"createdBy"`
+	CanceledBy string         `json:"canceledBy,omitempty"`
 	Stored
 }
 
@@ -136,12 +137,13 @@ type VerifyProgress struct {
 	Differences int64 `json:"differences"`
 }
 
-// VerifyHelper is another worker that reads parts, or has done so.
+// VerifyHelper is another worker that reads parts, or has done so: assign.Figures in the words of the API.
 type VerifyHelper struct {
 	Worker string `json:"worker"`
-	Parts  int    `json:"parts"` // now
 	Docs   int64  `json:"docs"`
 	Bytes  int64  `json:"bytes"`
+	Parts  int    `json:"parts"` // now
+	Why    string `json:"-"`     // may quote values
 }
 
 // VerifyReport is what the present or last worker reported.
@@ -167,10 +169,9 @@ type VerifyReport struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
-// Verification is a request with its report.
 type Verification struct {
-	Wish   VerifyWish
-	Report *VerifyReport
+	Request VerifyRequest
+	Report  *VerifyReport
 	// Lease is that of the job's verifications, which run one at a time.
 	Lease *Lease
 }
@@ -180,7 +181,7 @@ func (v *Verification) State() VerifyState {
 	switch r := v.Report; {
 	case r != nil && r.State.Final():
 		return r.State
-	case v.Wish.CanceledBy != "":
+	case v.Request.CanceledBy != "":
 		return VerifyCanceled
 	case r != nil && v.Lease != nil && v.Lease.Run == r.Run:
 		return VerifyRunning
@@ -188,7 +189,6 @@ func (v *Verification) State() VerifyState {
 	return VerifyQueued
 }
 
-// Open reports whether the verification has not ended.
 func (v *Verification) Open() bool { return !v.State().Final() }
 
 // KeptVerifications is the number of finished verifications kept per job.
@@ -213,7 +213,6 @@ type Findings struct {
 	RepairedLeftOut int                `json:"repairedLeftOut,omitempty"`
 }
 
-// VerifiedCollection is a compared collection.
 type VerifiedCollection struct {
 	NS         string `json:"ns"`
 	TargetNS   string `json:"targetNs"`
@@ -235,4 +234,105 @@ type DocumentDifference struct {
 	Target string   `json:"target,omitempty"`
 	// Cut means that a side is incomplete.
 	Cut bool `json:"cut,omitempty"`
+}
+
+const (
+	// MaxRepair bounds the documents of a repair.
+	MaxRepair      = 1000
+	maxDocumentKey = 400
+)
+
+// RepairRequest asks a verification to copy documents from the source again, and to compare only these.
+type RepairRequest struct {
+	// Of is the verification that found them.
+	Of        string `json:"of"`
+	Documents int    `json:"documents"`
+}
+
+type Repair struct {
+	RepairRequest
+	RepairProgress
+}
+
+// Repair returns nil for a verification without a repair.
+func (v *Verification) Repair() *Repair {
+	if v.Request.Repair == nil {
+		return nil
+	}
+	r := Repair{RepairRequest: *v.Request.Repair}
+	if v.Report != nil && v.Report.Repair != nil {
+		r.RepairProgress = *v.Report.Repair
+	}
+	return &r
+}
+
+// RepairDocument is a document that differs, and may be repaired.
+type RepairDocument struct {
+	NS       string `json:"ns"`
+	TargetNS string `json:"targetNs"`
+	// UUID is the source collection's in hex, "" for none. A repair rejects another collection.
+	UUID string `json:"uuid,omitempty"`
+	ID   string `json:"id"` // extended JSON
+	// Key names the document for a repair, "" if that is impossible.
+	Key  string `json:"key,omitempty"`
+	Kind string `json:"kind"`
+}
+
+// RepairProgress counts documents.
+type RepairProgress struct {
+	Written int `json:"written"`
+	Deleted int `json:"deleted"` // from the target
+	Same    int `json:"same"`    // were equal
+	Refused int `json:"refused"`
+}
+
+type RepairedDocument struct {
+	NS       string `json:"ns"`
+	TargetNS string `json:"targetNs"`
+	ID       string `json:"id"` // extended JSON
+	Kind     string `json:"kind"`
+	Outcome  string `json:"outcome"`
+	Why      string `json:"why,omitempty"`
+}
+
+// UUIDText returns a UUID in hex, "" for none.
+func UUIDText(uuid bson.Binary) string { return hex.EncodeToString(uuid.Data) }
+
+// CollectionUUID reads a text of UUIDText.
+func CollectionUUID(text string) (uuid bson.Binary, err error) {
+	if text == "" {
+		return uuid, nil
+	}
+	raw, err := hex.DecodeString(text)
+	if err == nil && len(raw) != 16 {
+		err = fmt.Errorf("it has %d bytes", len(raw))
+	}
+	if err != nil {
+		return uuid, fmt.Errorf("%.70q is not the UUID of a collection: %w", text, err)
+	}
+	return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: raw}, nil
+}
+
+// DocumentKey names an _id exactly, "" if it is too long.
+func DocumentKey(id bson.RawValue) string {
+	if len(id.Value) > maxDocumentKey {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(bsonraw.AppendID(nil, bsonraw.FromRaw(id)))
+}
+
+// DocumentID reads a key of DocumentKey.
+func DocumentID(key string) (id bsonraw.ID, err error) {
+	raw, err := base64.RawURLEncoding.DecodeString(key)
+	if err == nil && (len(raw) == 0 || len(raw) > maxDocumentKey+1) {
+		err = fmt.Errorf("it has %d bytes", len(raw))
+	}
+	if err == nil {
+		id = bsonraw.KeyID(string(raw))
+		err = bsonraw.RawValue(id).Validate()
+	}
+	if err != nil {
+		return id, fmt.Errorf("%.70q is not a key of a document: %w", key, err)
+	}
+	return id, nil
 }

@@ -98,7 +98,7 @@ func TestRepairWorkerDies(t *testing.T) {
 	v, found, err := b.desk.Verification(t.Context(), &b.admin, "churn", "repair")
 	if err != nil || v.State() != service.VerifySame || v.Report.Attempt < 2 || v.Report.Repair == nil ||
 		v.Report.Repair.Refused != 0 || len(found.Repaired) != 18 {
-		t.Errorf("%+v %+v %+v, %v", v.Wish, v.Report, found, err)
+		t.Errorf("%+v %+v %+v, %v", v.Request, v.Report, found, err)
 	}
 	b.finish()
 	for _, coll := range []string{"deadletters", "deadletters.parts"} {

@@ -361,6 +361,6 @@ func TestVerifyProcessesDie(t *testing.T) {
 	v, found, err := b.desk.Verification(t.Context(), &b.admin, "churn", "v")
 	if err != nil || v.State() != service.VerifyDifferent || found == nil || len(found.Differences) != 1 ||
 		found.Differences[0].ID != `{"$numberInt":"4321"}` || found.Differences[0].Kind != "missing" {
-		t.Errorf("%+v %+v %+v, %v", v.Wish, v.Report, found, err)
+		t.Errorf("%+v %+v %+v, %v", v.Request, v.Report, found, err)
 	}
 }

@@ -27,7 +27,6 @@ const (
 	lateAfter = 30 * time.Second
 )
 
-// Options are those of a keeper.
 type Options struct {
 	Hub      *hub.Hub
 	View     *hub.View
@@ -46,7 +45,6 @@ type Keeper struct {
 	answered time.Time // since when the store answers; zero if it does not
 }
 
-// New makes a keeper.
 func New(o Options) *Keeper {
 	if o.Every == 0 {
 		o.Every = lookEvery

@@ -121,7 +121,7 @@ func fail(t *testing.T, h *hub.Hub, name string) {
 func mend(t *testing.T, h *hub.Hub, name string) {
 	t.Helper()
 	if _, err := h.Jobs.Change(t.Context(), name,
-		func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
+		func(d *service.Definition) error { d.Desired.Try++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,15 +1,26 @@
 package alert
 
 import (
+	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/wneessen/go-mail"
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
@@ -98,7 +109,6 @@ func (t *notifier) try(ctx context.Context, n *Notice, raw []byte) (err error) {
 // Event is the change of an alert.
 type Event string
 
-// The events.
 const (
 	Fired    Event = "fired"
 	Resolved Event = "resolved"
@@ -123,4 +133,165 @@ func plain(text string) string {
 		return unicode.ReplacementChar
 	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
 	return service.Short(text, maxText)
+}
+
+type mailer struct {
+	host     string
+	port     int
+	security string
+	user     string
+	password string
+	from     string
+	to       []string
+	tls      *tls.Config // nil trusts the system's authorities
+}
+
+// The ways to a mail server.
+const (
+	securityStartTLS = "starttls" // and nothing without
+	securityTLS      = "tls"
+	securityNone     = "none"
+)
+
+func (m *mailer) message(n *Notice) (*mail.Msg, error) {
+	msg := mail.NewMsg()
+	if err := msg.From(m.from); err != nil {
+		return nil, err
+	}
+	if err := msg.To(m.to...); err != nil {
+		return nil, err
+	}
+	subject := fmt.Sprintf("[millrace] %s: %s", n.Job, n.Kind)
+	if n.Event == Resolved {
+		subject += " is over"
+	}
+	msg.Subject(subject)
+	msg.SetDate()
+	// Groups the mails of an alert, and lets servers drop repeated ones.
+	id := fmt.Sprintf("%s.%s@millrace", n.ID, n.Event)
+	msg.SetMessageIDWithValue(id)
+	if n.Event == Resolved {
+		msg.SetGenHeader(mail.HeaderInReplyTo, fmt.Sprintf("<%s.%s@millrace>", n.ID, Fired))
+	}
+	var b strings.Builder
+	line := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(&b, "%-9s %s\n", name+":", text)
+		}
+	}
+	line("Job", n.Job)
+	line("Alert", string(n.Kind))
+	line("What", n.Text)
+	line("Remedy", n.Hint)
+	line("Since", n.FiredAt.UTC().Format("2006-01-02 15:04:05 UTC"))
+	if n.ResolvedAt != nil {
+		line("Over at", n.ResolvedAt.UTC().Format("2006-01-02 15:04:05 UTC"))
+		line("Because", n.Ending)
+	}
+	msg.SetBodyString(mail.TypeTextPlain, b.String())
+	return msg, nil
+}
+
+func (m *mailer) send(ctx context.Context, n *Notice, _ []byte) error {
+	msg, err := m.message(n)
+	if err != nil {
+		return refusal{fmt.Errorf("write a mail: %w", err)}
+	}
+	options := []mail.Option{mail.WithPort(m.port), mail.WithTimeout(sendTime)}
+	switch m.security {
+	case securityTLS:
+		options = append(options, mail.WithSSL())
+	case securityNone:
+		options = append(options, mail.WithTLSPolicy(mail.NoTLS))
+	default:
+		options = append(options, mail.WithTLSPolicy(mail.TLSMandatory))
+	}
+	if m.tls != nil {
+		c := m.tls.Clone()
+		c.ServerName = m.host
+		options = append(options, mail.WithTLSConfig(c))
+	}
+	if m.user != "" {
+		options = append(options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(m.user),
+			mail.WithPassword(m.password))
+	}
+	c, err := mail.NewClient(m.host, options...)
+	if err != nil {
+		return refusal{fmt.Errorf("use the mail server: %w", err)}
+	}
+	if err := c.DialAndSendWithContext(ctx, msg); err != nil {
+		if e, ok := errors.AsType[*mail.SendError](err); ok && e.ErrorCode() >= 500 && e.ErrorCode() < 600 {
+			return refusal{fmt.Errorf("send a mail: %w", err)}
+		}
+		return fmt.Errorf("send a mail: %w", err)
+	}
+	return nil
+}
+
+// The headers of a webhook's request.
+const (
+	HeaderTimestamp = "Millrace-Timestamp" // seconds since 1970, of this try
+	HeaderSignature = "Millrace-Signature" // see Sign
+	HeaderDelivery  = "Millrace-Delivery"  // the same each time that a notice comes
+)
+
+type webhook struct {
+	url    string // may hold a secret
+	secret []byte // none: nothing is signed
+	client *http.Client
+}
+
+func newWebhook(address string, secret []byte) *webhook {
+	return &webhook{url: address, secret: secret, client: &http.Client{
+		// A redirect leads to a receiver that nobody configured.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+func transport(c *tls.Config) http.RoundTripper {
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: c, ForceAttemptHTTP2: true,
+		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}
+}
+
+// Sign returns the HMAC-SHA256, in hex, of the timestamp's digits, a dot and the body.
+func Sign(secret []byte, timestamp string, body []byte) string {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte(timestamp + "."))
+	m.Write(body)
+	return "sha256=" + hex.EncodeToString(m.Sum(nil))
+}
+
+// maxReply bounds what is read of a reply, so that its connection is used again.
+const maxReply = 64 << 10
+
+func (w *webhook) send(ctx context.Context, n *Notice, raw []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(raw))
+	if err != nil {
+		return refusal{errors.New("the address cannot be used")} // the error has it
+	}
+	at := strconv.FormatInt(time.Now().Unix(), 10)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "millrace")
+	req.Header.Set(HeaderDelivery, n.ID+"."+string(n.Event))
+	req.Header.Set(HeaderTimestamp, at)
+	if len(w.secret) > 0 {
+		req.Header.Set(HeaderSignature, Sign(w.secret, at, raw))
+	}
+	res, err := w.client.Do(req)
+	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err // without the address
+		}
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxReply))
+	switch code := res.StatusCode; {
+	case code < http.StatusMultipleChoices:
+		return nil
+	case code < http.StatusInternalServerError && code != http.StatusRequestTimeout &&
+		code != http.StatusTooManyRequests && code != http.StatusTooEarly:
+		return refusal{fmt.Errorf("it replies %d", code)}
+	default:
+		return fmt.Errorf("it replies %d", code)
+	}
 }

@@ -23,7 +23,6 @@ type Rule struct {
 	Jobs []string
 }
 
-// Rules has the rule of each kind.
 type Rules map[service.AlertKind]Rule
 
 // calm is the time without a finding that resolves an alert of lag or window: values may be around the limit.
@@ -71,7 +70,7 @@ func (r Rule) evaluate(kind service.AlertKind, l look) finding {
 	switch {
 	case r.Off || !service.MatchJob(r.Jobs, l.job.Definition.Name):
 		return not("the rule is not asked for")
-	case l.job.Definition.Wish.Removed:
+	case l.job.Definition.Desired.Removed:
 		return not("the job is removed")
 	case kind == service.AlertConflict:
 		return l.conflict()

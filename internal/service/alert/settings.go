@@ -22,7 +22,6 @@ const (
 	maxMails     = 50
 )
 
-// Settings has the rules and the receivers.
 type Settings struct {
 	Rules     Rules
 	Receivers []Receiver

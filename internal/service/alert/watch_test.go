@@ -163,7 +163,7 @@ func TestFailedAlert(t *testing.T) {
 	s.restart()
 	s.pass(time.Hour)
 	s.want("failed fires: the job has failed: no such host")
-	s.job.Definition.Wish.Try++
+	s.job.Definition.Desired.Try++
 	s.pass(time.Minute)
 	s.want("failed is over: the job is waiting")
 	s.job.Report.Try++ // it fails again
@@ -254,9 +254,9 @@ func TestNoWorkerAlert(t *testing.T) {
 	s.workers = []service.Worker{{Labels: map[string]string{"dc": "west"}}}
 	s.pass(3 * time.Minute)
 	s.want("no-worker fires: nobody runs the job: none of 1 workers takes jobs with its labels (dc=east)")
-	s.job.Definition.Wish.Paused = true
+	s.job.Definition.Desired.Paused = true
 	s.pass(time.Minute)
-	s.job.Definition.Wish.Paused = false
+	s.job.Definition.Desired.Paused = false
 	s.workers = []service.Worker{{Labels: map[string]string{"dc": "east"}, MaxJobs: 1, Jobs: []string{"other"}}}
 	s.pass(3 * time.Minute)
 	s.want("no-worker is over: the job is paused",

@@ -52,7 +52,6 @@ type View interface {
 	Changed() (changed <-chan struct{}, version uint64)
 }
 
-// Options shape the API.
 type Options struct {
 	// Desk has the jobs of a service. If it is nil, single has the job of this process.
 	Desk   *operate.Desk
@@ -87,7 +86,6 @@ type API struct {
 	end     func()
 }
 
-// New makes an API.
 func New(o Options) (*API, error) {
 	ended := make(chan struct{})
 	a := &API{o: o, jobs: jobs{o.Desk, o.Desk}, end: sync.OnceFunc(func() { close(ended) })}

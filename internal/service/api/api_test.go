@@ -208,8 +208,9 @@ func TestManyClientsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	d, err := r.hub.Jobs.Definition(t.Context(), "a")
-	if err != nil || d.Wish.Limits == nil || d.Wish.Loads == nil || d.Wish.Limits.Docs != 7 || d.Wish.Limits.Bytes != 8 ||
-		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "max" {
+	if err != nil || d.Desired.Limits == nil || d.Desired.Loads == nil || d.Desired.Limits.Docs != 7 ||
+		d.Desired.Limits.Bytes != 8 ||
+		d.Desired.Loads.Source != "low" || d.Desired.Loads.Target != "max" {
 		t.Errorf("%+v %v", d, err)
 	}
 	for _, bad := range []string{`{}`, `{"docsPerSecond": -1}`, `{"sourceLoad": "lots"}`, `{"docs": 1}`, ``} {
@@ -241,7 +242,7 @@ func TestWishes(t *testing.T) {
 		}
 	}
 	r.run(j, &job.Status{Job: "a", Phase: job.PhaseFollowing, CanFinalize: true})
-	if a := into[Job](t, r.ask("operator", "POST", PathJobs+"/a/finalize", "")); !a.Wish.Finalize ||
+	if a := into[Job](t, r.ask("operator", "POST", PathJobs+"/a/finalize", "")); !a.Desired.Finalize ||
 		a.State != service.Running || a.Worker != "w1" || a.CopyPercent != 100 {
 		t.Errorf("%+v", a)
 	}
@@ -288,7 +289,7 @@ func TestEdit(t *testing.T) {
 	}
 	a := r.ask("admin", "PUT", PathJobs+"/a", body)
 	if now := into[Job](t, a); a.code != 200 || now.UID != j.UID || !strings.Contains(now.Settings, "env:OTHER") ||
-		now.Wish.Try != 1 {
+		now.Desired.Try != 1 {
 		t.Errorf("%d %s", a.code, a.body)
 	}
 }

@@ -45,7 +45,6 @@ func NewRecordClient(rec server.Record) *Client {
 // TrustAuthorities makes the client trust the authorities of a file, not the system's; "" changes nothing.
 func (c *Client) TrustAuthorities(file string) error { return server.TrustAuthorities(c.tls, file) }
 
-// Close releases idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Refused is a refusal of the service.
@@ -91,7 +90,6 @@ func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, err
 	}
 }
 
-// Job returns a job with its report.
 func (c *Client) Job(ctx context.Context, name string) (Job, error) {
 	return Ask[Job](ctx, c, http.MethodGet, At(PathJob, name), nil)
 }

@@ -26,7 +26,6 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// The paths of the API.
 const (
 	Prefix       = "/api/v1"
 	PathJobs     = Prefix + "/jobs"
@@ -290,7 +289,7 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 		d.Name, d.Settings = q.Get("name"), string(raw)
-		if d.Wish.Paused, err = strconv.ParseBool(cmp.Or(q.Get("paused"), "false")); err != nil {
+		if d.Desired.Paused, err = strconv.ParseBool(cmp.Or(q.Get("paused"), "false")); err != nil {
 			return d, invalid("use true or false", "paused is %q", service.Short(q.Get("paused"), 40))
 		}
 		if d.Labels, err = service.ParseLabels(q["label"]); err != nil {
@@ -305,7 +304,7 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 		d, err = n.definition()
-		d.Wish.Paused = n.Paused
+		d.Desired.Paused = n.Paused
 		return d, err
 	default:
 		return d, refuse(CodeMediaType,

@@ -97,16 +97,16 @@ func TestVerifications(t *testing.T) {
 		}
 	}
 	if j := into[Job](t, r.ask("operator", "PUT", schedule,
-		`{"everyHours": 6, "samplePercent": 2.5, "bytesPerSecond": 1000000}`)); j.Wish.Verify == nil ||
-		j.Wish.Verify.EveryHours != 6 {
-		t.Errorf("%+v", j.Wish)
+		`{"everyHours": 6, "samplePercent": 2.5, "bytesPerSecond": 1000000}`)); j.Desired.Verify == nil ||
+		j.Desired.Verify.EveryHours != 6 {
+		t.Errorf("%+v", j.Desired)
 	}
 	if l := into[Verifications](t, r.ask("viewer", "GET", list, "")); len(l.Verifications) != 3 ||
 		l.Verifications[1].ID != made.ID || l.Verifications[0].Repair == nil || l.Schedule == nil {
 		t.Errorf("%+v", l)
 	}
-	if j := into[Job](t, r.ask("operator", "DELETE", schedule, "")); j.Wish.Verify != nil {
-		t.Errorf("%+v", j.Wish)
+	if j := into[Job](t, r.ask("operator", "DELETE", schedule, "")); j.Desired.Verify != nil {
+		t.Errorf("%+v", j.Desired)
 	}
 	trail := string(r.ask("admin", "GET", PathAudit+"?job=shop-a", "").body)
 	for _, what := range []string{`"verify first"`, `"cancel verification first"`, `"verify schedule"`,

@@ -372,7 +372,7 @@ func pause(t *testing.T, b *tab, r *rig) {
 	curves(t, b, r, name)
 	b.do(chromedp.Click(`form[action$="/pause"] button`))
 	b.until(`document.body.innerText.includes("Requested: paused.")`)
-	if w := r.view.Job(name).Definition.Wish; !w.Paused {
+	if w := r.view.Job(name).Definition.Desired; !w.Paused {
 		t.Errorf("the requested state: %+v", w)
 	}
 	// What somebody writes while the page is brought up to date stays, and so does the focus.

@@ -222,7 +222,6 @@ func (c *console) refusal(err error) said {
 	return said{codes[e.Code], e.Text, e.Hint}
 }
 
-// moment shows a time.
 func moment(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "–"

@@ -245,7 +245,7 @@ func TestForms(t *testing.T) {
 	if want(t, page, "shop.a"); strings.Contains(page, "bank.a") {
 		t.Error("the viewer's list has another's job")
 	}
-	if r.view.Job("shop.a").Definition.Wish.Paused {
+	if r.view.Job("shop.a").Definition.Desired.Paused {
 		t.Fatal("paused by one who may not")
 	}
 	code, page := op.act("/jobs/shop.a/pause", nil)
@@ -258,7 +258,7 @@ func TestForms(t *testing.T) {
 	}
 	op.act("/jobs/shop.a/finalize", url.Values{"when": {"caught-up"}})
 	op.act("/jobs/shop.a/limits", url.Values{"docs": {"10"}, "bytes": {"20MB"}, "source": {"low"}, "target": {"max"}})
-	w := r.view.Job("shop.a").Definition.Wish
+	w := r.view.Job("shop.a").Definition.Desired
 	if !w.Finalize || w.Limits == nil || *w.Limits != (pace.Rates{Docs: 10, Bytes: 20e6}) || w.Loads == nil ||
 		w.Loads.Source != pace.Low {
 		t.Errorf("the requested state: %+v", w)
@@ -273,7 +273,7 @@ func TestForms(t *testing.T) {
 	_, page = admin.get("/jobs/shop.a/remove")
 	want(t, page, "stay on the target")
 	admin.act("/jobs/shop.a/remove", nil)
-	r.await("shop.a", func(j *service.Job) bool { return j.Definition.Wish.Removed })
+	r.await("shop.a", func(j *service.Job) bool { return j.Definition.Desired.Removed })
 	_, page = admin.get("/audit?job=shop.a")
 	want(t, page, "otto", "paused: false → true", "refused")
 }

@@ -90,7 +90,7 @@ func TestEdit(t *testing.T) {
 	if code, page := b.send("/new/draft", form); code != http.StatusOK || !strings.Contains(page, "waiting") {
 		t.Fatalf("%d %s", code, page)
 	}
-	if d := r.view.Job("shop.f").Definition; !strings.Contains(d.Settings, "env:C") || d.Wish.Try != 1 ||
+	if d := r.view.Job("shop.f").Definition; !strings.Contains(d.Settings, "env:C") || d.Desired.Try != 1 ||
 		d.UID != "u-shop.f" {
 		t.Errorf("%+v", d)
 	}

@@ -2,37 +2,30 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 const maxCollections = 500
-
-type fact struct{ Name, Value string }
-
-type collection struct {
-	Source, Target, Docs, Size string
-	bar
-}
 
 type onePage struct {
 	Row                   row
 	Definition            service.Definition
 	Phase, Unmet, Blocked string
 	Since                 *time.Time
-	Facts                 []fact
+	Status                *job.Status // nil for none
 	Checks                []precheck.Check
-	Collections           []collection
+	Collections           []progress.Collection
 	Found, All            int
 	Search                string
 	Operator, Admin       bool
@@ -44,8 +37,6 @@ type onePage struct {
 	Waits string
 	// Holding is the shard that the others wait for, nil for none.
 	Holding *job.Holding
-	Shards  []shardRow
-	Routers []routerRow
 	// Past is nil on pages that do not show it.
 	Past *past
 }
@@ -81,7 +72,7 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 		}
 	}
 	if s := j.Status(); s != nil {
-		p.Phase, p.Facts = string(s.Phase), facts(s)
+		p.Phase, p.Status = string(s.Phase), s
 		if j.Live() {
 			p.Blocked, p.Since = s.CannotFinalize, s.WaitingSince
 			if p.Row.Cause == "" {
@@ -90,45 +81,8 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 			p.Holding = holding(s)
 		}
 		p.collections(s)
-		p.Shards, p.Routers = shardRows(s), routerRows(s)
 	}
 	return c.page(v, "job", j.Definition.Name, p)
-}
-
-func facts(s *job.Status) (list []fact) {
-	add := func(name, value string) {
-		if value != "" {
-			list = append(list, fact{name, value})
-		}
-	}
-	add("source", s.Source)
-	add("target", s.Target)
-	copied, f := s.Copy, s.Follow
-	if copied.DocsTotal > 0 || copied.Docs > 0 {
-		add("copied", fmt.Sprintf("%s of %s documents, %s", format.Count(float64(copied.Docs)),
-			format.Count(float64(copied.DocsTotal)), format.Size(float64(copied.Bytes))))
-	}
-	if f.Applied != "" {
-		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", format.Count(float64(f.Operations)),
-			format.Count(f.OperationsRate), f.SchemaChanges))
-		add("behind", format.Seconds(f.LagSeconds))
-		add("durable up to", f.Applied+" of "+f.Source)
-	}
-	if f.Applied != "" || f.WindowSeconds > 0 {
-		add("oplog window", format.Seconds(f.WindowSeconds))
-	}
-	if f.SpoolBytes > 0 {
-		add("spooled", format.Size(float64(f.SpoolBytes)))
-	}
-	add("conflicts", s.Conflicts.Text())
-	add("dead letters", s.Conflicts.Where)
-	add("errors met", format.Counts(s.Errors))
-	if n := len(s.Differences); n > 0 {
-		add("differs", strconv.Itoa(n)+" from the source")
-	}
-	add("last error", s.Error)
-	add("remedy", s.Hint)
-	return list
 }
 
 func (p *onePage) collections(s *job.Status) {
@@ -138,11 +92,7 @@ func (p *onePage) collections(s *job.Status) {
 			continue
 		}
 		if p.Found++; p.Found <= maxCollections {
-			percent := int(100 * format.Share(c.Docs, c.DocsTotal, c.Done))
-			p.Collections = append(p.Collections,
-				collection{Source: c.Source, Target: c.Target, Size: format.Size(float64(c.Bytes)),
-					Docs: format.Count(float64(c.Docs)) + " of " + format.Count(float64(c.DocsTotal)),
-					bar:  bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
+			p.Collections = append(p.Collections, c)
 		}
 	}
 }
@@ -155,11 +105,11 @@ func limits(j *service.Job) (pace.Rates, pace.Loads) {
 		rates = s.Limits
 		loads.Source, loads.Target = cmp.Or(s.Load.Source, loads.Source), cmp.Or(s.Load.Target, loads.Target)
 	}
-	if j.Definition.Wish.Limits != nil {
-		rates = *j.Definition.Wish.Limits
+	if j.Definition.Desired.Limits != nil {
+		rates = *j.Definition.Desired.Limits
 	}
-	if j.Definition.Wish.Loads != nil {
-		loads = *j.Definition.Wish.Loads
+	if j.Definition.Desired.Loads != nil {
+		loads = *j.Definition.Desired.Loads
 	}
 	return rates, loads
 }
@@ -236,33 +186,48 @@ type draft struct {
 	Drops                  *drops
 }
 
-type shardRow struct{ Shard, Copied, Changes, Rate, Bytes, Lag, Window, At string }
-
-type routerRow struct{ Router, Commands, Rate, Sent, Bytes string }
-
-func shardRows(s *job.Status) (list []shardRow) {
-	for _, one := range s.Shards {
-		list = append(list, shardRow{one.Shard, format.Count(float64(one.Docs)), format.Count(float64(one.Changes)),
-			few(one.DocsRate + one.ChangesRate),
-			perSecond().text(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds),
-			format.Seconds(one.WindowSeconds),
-			one.At})
-	}
-	return list
-}
-
-func routerRows(s *job.Status) (list []routerRow) {
-	for _, one := range s.Routers {
-		list = append(list, routerRow{one.Router, format.Count(float64(one.Commands)), few(one.CommandsRate),
-			format.Size(float64(one.Bytes)), perSecond().text(one.BytesRate)})
-	}
-	return list
-}
-
 // holding returns the shard that the others wait for, once that takes longer than usual.
 func holding(s *job.Status) *job.Holding {
 	if h := s.Follow.Holding; h != nil && h.Seconds >= 1 {
 		return h
 	}
 	return nil
+}
+
+type reversePage struct {
+	Of string
+	*operate.Reversal
+}
+
+func (c *console) reverse(w http.ResponseWriter, r *http.Request, v *visit) error {
+	of := r.PathValue("name")
+	to, err := c.Desk.Reversal(v.who, of, operate.Reverse{})
+	if err != nil {
+		return err
+	}
+	return c.show(w, "reverse", c.reverseFrame(v, of, to))
+}
+
+func (c *console) reverseFrame(v *visit, of string, to *operate.Reversal) frame {
+	f := c.page(v, "reverse", "", reversePage{of, to})
+	f.Title = "Reverse " + of
+	return f
+}
+
+func (c *console) makeReversed(w http.ResponseWriter, r *http.Request, v *visit) error {
+	of := r.PathValue("name")
+	ask := operate.Reverse{Name: r.PostForm.Get("as"), AcceptLoss: r.PostForm["accept"],
+		DryRun: r.PostForm.Get("do") != "make"}
+	to, _, err := c.Desk.Reverse(r.Context(), v.who, of, ask)
+	switch {
+	case err != nil:
+		was, shown := c.Desk.Reversal(v.who, of, operate.Reverse{Name: ask.Name})
+		if shown != nil {
+			return err
+		}
+		return c.say(w, "reverse", c.reverseFrame(v, of, was), c.refusal(err))
+	case ask.DryRun:
+		return c.show(w, "reverse", c.reverseFrame(v, of, to))
+	}
+	return lead(w, r, "/jobs/"+to.Name+"?done=1")
 }

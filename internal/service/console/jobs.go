@@ -24,9 +24,7 @@ type bar struct {
 type row struct {
 	Name, State, Cause, Hint, Worker string
 	Bars                             []bar
-	DocsRate, BytesRate, Lag, ETA    string
-
-	docs, bytes, lag, eta float64 // to sort by; -1 unknown
+	DocsRate, BytesRate, Lag, ETA    float64 // -1 is unknown
 }
 
 type list struct {
@@ -53,8 +51,7 @@ type column struct {
 type link struct{ Name, Address string }
 
 func rowOf(j *service.Job) row {
-	r := row{Name: j.Definition.Name, State: string(j.State()), DocsRate: "–", BytesRate: "–", Lag: "–", ETA: "–",
-		docs: -1, bytes: -1, lag: -1, eta: -1}
+	r := row{Name: j.Definition.Name, State: string(j.State()), DocsRate: -1, BytesRate: -1, Lag: -1, ETA: -1}
 	s := j.Status()
 	r.Bars = bars(s)
 	r.Cause, r.Hint = trouble(j)
@@ -64,19 +61,10 @@ func rowOf(j *service.Job) row {
 	if !j.Live() {
 		return r
 	}
-	copying := !s.Phase.AfterCopy()
-	r.docs, r.bytes = s.Follow.OperationsRate, s.Follow.BytesRate
-	if copying {
-		r.docs, r.bytes, r.eta = s.Copy.DocsRate, s.Copy.BytesRate, s.Copy.ETASeconds
+	if s.Phase.AfterCopy() {
+		r.DocsRate, r.BytesRate, r.Lag = s.Follow.OperationsRate, s.Follow.BytesRate, s.Follow.LagSeconds
 	} else {
-		r.lag = s.Follow.LagSeconds
-	}
-	r.DocsRate, r.BytesRate = format.Count(r.docs), format.Size(r.bytes)+"/s"
-	if r.eta >= 0 {
-		r.ETA = format.Clock(time.Duration(r.eta * float64(time.Second)))
-	}
-	if r.lag >= 0 {
-		r.Lag = format.Seconds(r.lag)
+		r.DocsRate, r.BytesRate, r.ETA = s.Copy.DocsRate, s.Copy.BytesRate, s.Copy.ETASeconds
 	}
 	return r
 }
@@ -143,10 +131,10 @@ func orders() []order {
 		{"name", false, func(a, b *row) int { return strings.Compare(a.Name, b.Name) }},
 		{"state", false, func(a, b *row) int { return strings.Compare(a.State, b.State) }},
 		{"progress", false, nil},
-		{"docs/s", true, func(a, b *row) int { return cmp.Compare(a.docs, b.docs) }},
-		{"bytes/s", true, func(a, b *row) int { return cmp.Compare(a.bytes, b.bytes) }},
-		{"lag", true, func(a, b *row) int { return cmp.Compare(a.lag, b.lag) }},
-		{"ETA", true, func(a, b *row) int { return cmp.Compare(a.eta, b.eta) }},
+		{"docs/s", true, func(a, b *row) int { return cmp.Compare(a.DocsRate, b.DocsRate) }},
+		{"bytes/s", true, func(a, b *row) int { return cmp.Compare(a.BytesRate, b.BytesRate) }},
+		{"lag", true, func(a, b *row) int { return cmp.Compare(a.Lag, b.Lag) }},
+		{"ETA", true, func(a, b *row) int { return cmp.Compare(a.ETA, b.ETA) }},
 		{"worker", false, func(a, b *row) int { return strings.Compare(a.Worker, b.Worker) }},
 	}
 }

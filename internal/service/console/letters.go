@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// lettersOnPage are dead letters on a page.
 	lettersOnPage = 50
 	// lettersTime bounds a worker's answer.
 	lettersTime = 19 * time.Second

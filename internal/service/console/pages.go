@@ -4,11 +4,17 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"html/template"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 )
 
 // said is a message above a page, with the status of the reply. As an error it is all that the page shows.
@@ -19,7 +25,6 @@ type said struct {
 
 func fine() said { return said{code: http.StatusOK} }
 
-// Error is the text.
 func (s said) Error() string { return s.text }
 
 // pages writes frames by templates. It is safe for concurrent use.
@@ -36,12 +41,13 @@ func newPages(log *slog.Logger) *pages {
 	}
 	assets := stamp()
 	funcs := template.FuncMap{"foreign": foreign, "advice": advice, "lines": lines, "short": short,
-		"coded": coded, "moment": moment,
-		"stamp": func() string { return assets }}
+		"coded": coded, "moment": moment, "pairs": pairs, "few": few,
+		"percent": func(share float64) int { return int(100 * share) }, "stamp": func() string { return assets }}
 	for _, n := range names {
 		name := strings.TrimSuffix(strings.TrimPrefix(n, "pages/"), ".html")
 		if name != "frame" {
-			p.byName[name] = template.Must(template.New("frame.html").Funcs(funcs).ParseFS(files, "pages/frame.html", n))
+			page := template.New("frame.html").Funcs(format.Funcs()).Funcs(funcs)
+			p.byName[name] = template.Must(page.ParseFS(files, "pages/frame.html", n))
 		}
 	}
 	return p
@@ -76,4 +82,77 @@ func (p *pages) say(w http.ResponseWriter, name string, f frame, what said) erro
 	w.WriteHeader(what.code)
 	_, _ = w.Write(b.Bytes())
 	return nil
+}
+
+type pair struct {
+	Name  string
+	Value any
+}
+
+// pairs returns names with their values, which follow them, without empty ones.
+func pairs(list ...any) (all []pair) {
+	for i := 0; i < len(list); i += 2 {
+		if is, _ := template.IsTrue(list[i+1]); is {
+			all = append(all, pair{list[i].(string), list[i+1]})
+		}
+	}
+	return all
+}
+
+// maxWord is the length of words that a line never breaks, in characters.
+const maxWord = 20
+
+// foreign shows a text from outside: its direction stays inside, marks replace invisible characters, and long words
+// may break.
+func foreign(text string) template.HTML {
+	var b strings.Builder
+	b.WriteString("<bdi>")
+	length := 0
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		b.WriteString(marked(text[:n], ""))
+		text = text[n:]
+		length++
+		sign := length >= maxWord/2 && strings.ContainsRune("./_:,;=&?@|", r)
+		switch {
+		case r == ' ' || r == '-': // lines break there anyway
+			length = 0
+		case text != "" && (sign || length >= maxWord || !unicode.IsGraphic(r)):
+			b.WriteString("<wbr>")
+			length = 0
+		}
+	}
+	b.WriteString("</bdi>")
+	return template.HTML(b.String()) //nolint:gosec // each part is escaped
+}
+
+func advice(text string) template.HTML { return foreign(config.ForJobs(text)) }
+
+func lines(text string) template.HTML {
+	return template.HTML(marked(text, "\n\t")) //nolint:gosec // each part is escaped
+}
+
+// marked escapes a text for HTML. Marks show what is neither graphic nor in keep.
+func marked(text, keep string) string {
+	var b strings.Builder
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `<mark>\x%02x</mark>`, text[0])
+		case unicode.IsGraphic(r) || strings.ContainsRune(keep, r):
+			b.WriteString(template.HTMLEscapeString(text[:n]))
+		default:
+			fmt.Fprintf(&b, `<mark>\u%04x</mark>`, r)
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+func short(text string, n int) string {
+	if utf8.RuneCountInString(text) <= n {
+		return text
+	}
+	return string([]rune(text)[:n-1]) + "…"
 }

@@ -65,7 +65,7 @@ func (r *rig) repairPages(op, viewer *browser) {
 	if want(r.t, page, "queued", "Repairs 1 documents", "0 written"); code != 200 {
 		r.t.Errorf("%d %s", code, page)
 	}
-	mended := r.view.Verifications("shop.a")[0].Wish
+	mended := r.view.Verifications("shop.a")[0].Request
 	if mended.Repair == nil || mended.Repair.Of != id || mended.CreatedBy != "otto" {
 		r.t.Fatalf("%+v", mended)
 	}

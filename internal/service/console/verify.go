@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 type verificationRow struct {
@@ -32,14 +34,14 @@ type verifyPage struct {
 
 func verificationRowOf(v *service.Verification) verificationRow {
 	row := verificationRow{Verification: v, Sample: "all"}
-	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
+	if p := v.Request.Options.SamplePercent; p > 0 && p < 100 {
 		row.Sample = fmt.Sprintf("%g%%", p)
 	}
-	if r := v.Wish.Repair; r != nil {
+	if r := v.Request.Repair; r != nil {
 		row.Sample = fmt.Sprintf("%d documents, which it repairs", r.Documents)
 	}
-	if n := len(v.Wish.Options.Include); n > 0 {
-		row.Sample += " of " + strings.Join(v.Wish.Options.Include[:min(n, 3)], ", ")
+	if n := len(v.Request.Options.Include); n > 0 {
+		row.Sample += " of " + strings.Join(v.Request.Options.Include[:min(n, 3)], ", ")
 		if n > 3 {
 			row.Sample += ", …"
 		}
@@ -66,7 +68,7 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 	}
 	p := verifyPage{Job: name, Operator: v.who.Role.May(service.Operator)}
 	if j, err := c.Desk.Job(v.who, name); err == nil {
-		p.Schedule = j.Definition.Wish.Verify
+		p.Schedule = j.Definition.Desired.Verify
 	}
 	for i := range list {
 		p.Rows = append(p.Rows, verificationRowOf(&list[i]))
@@ -91,7 +93,7 @@ func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error
 	if err != nil {
 		return c.showVerifications(w, r, v, c.refusal(err))
 	}
-	return lead(w, r, verificationPath(name, made.Wish.ID))
+	return lead(w, r, verificationPath(name, made.Request.ID))
 }
 
 func verificationPath(job, id string) string {
@@ -196,4 +198,66 @@ func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *
 		return c.showVerification(w, r, v, c.refusal(err))
 	}
 	return lead(w, r, verificationPath(name, id))
+}
+
+type repairPage struct {
+	Job, Of   string
+	All       bool
+	Chosen    []service.DocumentDifference
+	Writes    int
+	Deletions int // documents that the source did not have
+	Names     []string
+}
+
+// nameForRepair returns what identifies a document in a form, "" if nothing does. It has no foreign text.
+func nameForRepair(d service.DocumentDifference) string {
+	if d.Key == "" {
+		return ""
+	}
+	return d.Key + "." + base64.RawURLEncoding.EncodeToString([]byte(d.NS))
+}
+
+func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error {
+	name, of := r.PathValue("name"), r.PathValue("id")
+	what := operate.RepairWhat{All: r.PostForm.Get("which") == "all"}
+	if !what.All {
+		for _, value := range r.PostForm["document"] {
+			key, ns, _ := strings.Cut(value, ".")
+			raw, _ := base64.RawURLEncoding.DecodeString(ns)
+			what.Documents = append(what.Documents, operate.RepairDocument{NS: string(raw), Key: key})
+		}
+	}
+	if r.PostForm.Get("sure") == "" && (what.All || len(what.Documents) > 0) {
+		return c.askRepair(w, r, v, what)
+	}
+	made, _, err := c.Desk.Repair(r.Context(), v.who, name, r.PostForm.Get("repair"), what.In(of))
+	if err != nil {
+		return c.showVerification(w, r, v, c.refusal(err))
+	}
+	return lead(w, r, verificationPath(name, made.Request.ID))
+}
+
+func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) error {
+	name, of := r.PathValue("name"), r.PathValue("id")
+	_, found, err := c.Desk.Verification(r.Context(), v.who, name, of)
+	if err != nil {
+		return err
+	}
+	if !v.who.Role.May(service.Operator) || found == nil {
+		return c.showVerification(w, r, v,
+			said{http.StatusForbidden, "only operators repair, and only what a verification has found", ""})
+	}
+	p := repairPage{Job: name, Of: of, All: what.All}
+	for _, d := range found.Differences {
+		if !what.Wants(&d) {
+			continue
+		}
+		if d.Kind == "extra" {
+			p.Deletions++
+		} else {
+			p.Writes++
+		}
+		p.Chosen, p.Names = append(p.Chosen, d), append(p.Names, nameForRepair(d))
+	}
+	return c.show(w, "repair", c.page(v, "job", "Repair documents of "+name, p))
 }

@@ -75,12 +75,12 @@ func TestVerificationPages(t *testing.T) {
 		t.Fatalf("%d %s", code, page)
 	}
 	v := r.view.Verifications("shop.a")[0]
-	if o := v.Wish.Options; o.SamplePercent != 5 || o.BytesPerSecond != 10e6 || o.PatienceSeconds != 7 || o.NoValues ||
+	if o := v.Request.Options; o.SamplePercent != 5 || o.BytesPerSecond != 10e6 || o.PatienceSeconds != 7 || o.NoValues ||
 		len(o.Include) != 2 {
 		t.Errorf("%+v", o)
 	}
-	at := "/jobs/shop.a/verification/" + v.Wish.ID
-	r.reports("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
+	at := "/jobs/shop.a/verification/" + v.Request.ID
+	r.reports("shop.a", v.Request.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
 		hostile, Progress: service.VerifyProgress{Docs: 10, DocsTotal: 100, Rechecking: 3}}, nil)
 	_, page = op.get(at)
 	want(t, page, "2 attempts", "Rechecks wait", "&lt;script&gt;", "<progress")
@@ -122,7 +122,7 @@ func TestVerificationPages(t *testing.T) {
 		t.Errorf("a sample of nothing: %d", code)
 	}
 	op.act("/jobs/shop.a/verify-schedule", url.Values{"every": {"0"}})
-	if s := r.view.Job("shop.a").Definition.Wish.Verify; s != nil {
+	if s := r.view.Job("shop.a").Definition.Desired.Verify; s != nil {
 		t.Errorf("the schedule stays: %+v", s)
 	}
 	_, page = r.browser("t-admin").get("/audit?job=shop.a")

@@ -14,7 +14,6 @@ import (
 	"unicode"
 
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
@@ -29,7 +28,6 @@ const (
 	sampleDocs = 5
 )
 
-// The steps of a new job.
 const (
 	stepConnect = "connect"
 	stepChoose  = "choose"
@@ -270,7 +268,6 @@ type treeDB struct {
 type treeRow struct {
 	service.InspectedCollection
 	Short, Code, To string
-	Docs, Size      string
 }
 
 func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
@@ -284,12 +281,9 @@ func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
 		one.Kept = kept
 		for _, c := range db.Collections {
 			_, short := mongo.SplitNS(c.NS)
-			row := treeRow{InspectedCollection: c, Short: short, Code: coded(c.NS), Docs: "–", Size: "–"}
+			row := treeRow{InspectedCollection: c, Short: short, Code: coded(c.NS)}
 			if row.Kept, target = look(c.NS); target != c.NS {
 				row.To = oneLine(target)
-			}
-			if c.Documents >= 0 {
-				row.Docs, row.Size = format.Count(float64(c.Documents)), format.Size(float64(c.Bytes))
 			}
 			one.Rows = append(one.Rows, row)
 		}
@@ -448,7 +442,7 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
 	d service.Definition) (done bool, err error) {
 	p.Step = stepStart
-	d.Wish.Paused = p.Paused
+	d.Desired.Paused = p.Paused
 	if p.Drops, err = c.start(r, v, d, p.Edit); err != nil {
 		return false, err
 	}

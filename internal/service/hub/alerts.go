@@ -79,7 +79,6 @@ func (a *Alerts) Announce(ctx context.Context, receiver, id string, notice []byt
 	return mongo.Wrap(err, "leave a notice for %s", receiver)
 }
 
-// Notice is a queued notice.
 type Notice struct {
 	At   time.Time
 	Data []byte

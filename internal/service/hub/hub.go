@@ -281,5 +281,4 @@ func (h *Hub) identity(ctx context.Context) (string, error) {
 	return id, nil
 }
 
-// Close disconnects.
 func (h *Hub) Close() { h.conn.Close() }

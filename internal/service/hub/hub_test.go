@@ -57,14 +57,14 @@ func TestDefinitions(t *testing.T) {
 	for range 10 {
 		wg.Go(func() {
 			if _, err := h.Jobs.Change(ctx, "shop.a",
-				func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
+				func(d *service.Definition) error { d.Desired.Try++; return nil }); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
 	now, err := h.Jobs.Definition(ctx, "shop.a")
-	if err != nil || now.Wish.Try != 10 {
+	if err != nil || now.Desired.Try != 10 {
 		t.Fatalf("after ten changes: %+v, %v", now, err)
 	}
 	if _, err := h.Jobs.Change(ctx, "another",

@@ -3,6 +3,12 @@ package hub
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -96,4 +102,209 @@ func (a *Audit) Note(ctx context.Context, c *service.Change) error {
 func (a *Audit) Trail(ctx context.Context, job string, page service.Page) ([]service.Change, error) {
 	list, err := a.newest(ctx, subjectAudit+"."+cmp.Or(job, ">"), page)
 	return list, mongo.Wrap(err, "read the audit trail")
+}
+
+const clockSlack = time.Minute
+
+// storedPoint has short names and rounded numbers.
+type storedPoint struct {
+	From int64 `json:"t"` // milliseconds
+	To   int64 `json:"e"`
+	storedFigures
+
+	Shards  []storedPart `json:"s,omitempty"`
+	Routers []storedPart `json:"r,omitempty"`
+}
+
+// storedPart is a shard or a router, with its seconds if they differ from the point's.
+type storedPart struct {
+	Name string `json:"s"`
+	storedFigures
+}
+
+type storedFigures struct {
+	Seconds figure  `json:"n,omitempty"`
+	Docs    figures `json:"d,omitempty"`
+	Bytes   figures `json:"b,omitempty"`
+	Ops     figures `json:"o,omitempty"`
+	Applied figures `json:"a,omitempty"`
+	Lag     figures `json:"l,omitempty"`
+	Window  figures `json:"w,omitempty"`
+	CPU     figures `json:"c,omitempty"`
+	Memory  figures `json:"m,omitempty"`
+}
+
+// figure is written as an integer, or rounded to five digits.
+type figure float64
+
+func (f figure) MarshalJSON() ([]byte, error) {
+	v := float64(f)
+	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	}
+	return strconv.AppendFloat(nil, v, 'g', 5, 64), nil
+}
+
+// figures are sum, lowest and highest rate of an amount, or mean, lowest, highest and seconds of a range.
+type figures []figure
+
+func amounts(a service.Amount) figures {
+	switch {
+	case a == service.Amount{}:
+		return nil
+	case a.Least == a.Most:
+		return figures{figure(a.Sum)}
+	}
+	return figures{figure(a.Sum), figure(a.Least), figure(a.Most)}
+}
+
+func ranges(r service.Range, seconds float64) figures {
+	switch {
+	case !r.Known():
+		return nil
+	case r.Least == r.Most && r.Seconds == seconds:
+		return figures{figure(r.Mean)}
+	}
+	return figures{figure(r.Mean), figure(r.Least), figure(r.Most), figure(r.Seconds)}
+}
+
+func (f figures) amount(seconds float64) service.Amount {
+	if len(f) < 3 {
+		return service.NewAmount(int64(append(f, 0)[0]), seconds)
+	}
+	return service.Amount{Sum: int64(f[0]), Least: float64(f[1]), Most: float64(f[2])}
+}
+
+func (f figures) span(seconds float64) service.Range {
+	if len(f) < 4 {
+		return service.NewRange(float64(append(f, -1)[0]), seconds)
+	}
+	return service.Range{Mean: float64(f[0]), Least: float64(f[1]), Most: float64(f[2]), Seconds: float64(f[3])}
+}
+
+func stored(p *service.Point) *storedPoint {
+	parts := func(list []service.Point) (all []storedPart) {
+		for i := range list {
+			all = append(all, storedPart{list[i].Name, figuresOf(&list[i], p.Seconds)})
+		}
+		return all
+	}
+	return &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0),
+		Shards: parts(p.Shards), Routers: parts(p.Routers)}
+}
+
+// figuresOf omits Seconds if they equal those of the whole point.
+func figuresOf(p *service.Point, seconds float64) storedFigures {
+	s := p.Seconds
+	out := storedFigures{Seconds: figure(s), Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations),
+		Applied: amounts(p.AppliedBytes),
+		Lag:     ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
+	if s == seconds {
+		out.Seconds = 0
+	}
+	return out
+}
+
+func (s *storedPoint) point() *service.Point {
+	p := s.named("", 0)
+	p.From, p.To = time.UnixMilli(s.From).UTC(), time.UnixMilli(s.To).UTC()
+	parts := func(list []storedPart) (all []service.Point) {
+		for i := range list {
+			all = append(all, list[i].named(list[i].Name, s.Seconds))
+		}
+		return all
+	}
+	p.Shards, p.Routers = parts(s.Shards), parts(s.Routers)
+	return &p
+}
+
+func (s *storedFigures) named(name string, seconds figure) service.Point {
+	n := float64(cmp.Or(s.Seconds, seconds))
+	return service.Point{Name: name, Seconds: n, Docs: s.Docs.amount(n), Bytes: s.Bytes.amount(n),
+		Operations: s.Ops.amount(n), AppliedBytes: s.Applied.amount(n),
+		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
+}
+
+// Spans returns the lengths of the stored points, the shortest first.
+func Spans() (all []time.Duration) {
+	for _, s := range allSeries() {
+		all = append(all, s.every)
+	}
+	return all
+}
+
+func (r *Records) of(every time.Duration) *series {
+	i := slices.IndexFunc(r.points, func(s series) bool { return s.every == every })
+	return &r.points[max(i, 0)]
+}
+
+// AddPoint stores a point of one of the lengths of Spans, once for each id.
+func (r *Records) AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error {
+	return r.publish(ctx, r.of(every).subject+"."+uid, id, stored(p))
+}
+
+// LastPoint returns a job's newest point of one length, nil for none.
+func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error) {
+	s := r.of(every)
+	stream, err := r.js.Stream(ctx, s.stream)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", s.stream, err)
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, s.subject+"."+uid)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the last point of stream %s: %w", s.stream, err)
+	}
+	var one storedPoint
+	if err := json.Unmarshal(m.Data, &one); err != nil {
+		return nil, fmt.Errorf("read point %d of stream %s: %w", m.Sequence, s.stream, err)
+	}
+	return one.point(), nil
+}
+
+// PointsOf calls each with a job's points of one length that begin in a period.
+func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period,
+	each func(*service.Point)) error {
+	s := r.of(every)
+	return r.forward(ctx, s.stream, s.subject+"."+uid, start{at: in.From.Add(-clockSlack)},
+		func(m *jetstream.RawStreamMsg) (bool, error) {
+			var one storedPoint
+			if err := json.Unmarshal(m.Data, &one); err != nil {
+				return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
+			}
+			p := one.point()
+			if !p.From.Before(in.From) && p.From.Before(in.To) {
+				each(p)
+			}
+			// The order is by time, but clocks of workers or of NATS may have been set.
+			end := in.To.Add(clockSlack)
+			return p.From.After(end) && m.Time.After(end), nil
+		})
+}
+
+// Points returns figures of a period in spans of step. It reads the longest points up to step, and shorter ones for
+// the rest.
+func (r *Records) Points(ctx context.Context, uid string, in service.Period, step time.Duration) ([]service.Bucket,
+	error) {
+	in.From = in.From.Truncate(step)
+	buckets := service.NewBuckets(step)
+	for i := len(r.points) - 1; i >= 0; i-- {
+		if r.points[i].every > step && i > 0 {
+			continue
+		}
+		next := in.From
+		err := r.PointsOf(ctx, uid, r.points[i].every, in, func(p *service.Point) {
+			buckets.Add(p)
+			if p.To.After(next) {
+				next = p.To
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		in.From = next
+	}
+	return buckets.List(), nil
 }

@@ -36,20 +36,20 @@ func Verifying(job string) string { return "verify." + job }
 func verificationKey(job, id string) string { return job + "." + id }
 
 // Create stores a new verification. It returns ErrExists if the id is taken.
-func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error {
+func (v *Verifications) Create(ctx context.Context, w *service.VerifyRequest) error {
 	return mongo.Wrap(write(ctx, v.kv, requested+verificationKey(w.Job, w.ID), w),
 		"ask for verification %s of job %s", w.ID, w.Job)
 }
 
 // Requested reads a verification as it was requested.
-func (v *Verifications) Requested(ctx context.Context, job, id string) (*service.VerifyWish, error) {
-	w, err := get[service.VerifyWish](ctx, v.kv, requested+verificationKey(job, id))
+func (v *Verifications) Requested(ctx context.Context, job, id string) (*service.VerifyRequest, error) {
+	w, err := get[service.VerifyRequest](ctx, v.kv, requested+verificationKey(job, id))
 	return w, mongo.Wrap(err, "read verification %s of job %s", id, job)
 }
 
 // Cancel records who canceled first.
-func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
-	return change(ctx, v.kv, requested+verificationKey(job, id), func(w *service.VerifyWish) error {
+func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyRequest, error) {
+	return change(ctx, v.kv, requested+verificationKey(job, id), func(w *service.VerifyRequest) error {
 		w.CanceledBy = cmp.Or(w.CanceledBy, who)
 		return nil
 	})
@@ -69,7 +69,6 @@ func (v *Verifications) Report(ctx context.Context, job, id string, r *service.V
 	return mongo.Wrap(put(ctx, v.kv, reported+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
 
-// PutFindings stores findings.
 func (v *Verifications) PutFindings(ctx context.Context, job, id string, f *service.Findings) error {
 	return mongo.Wrap(put(ctx, v.findings, verificationKey(job, id), f),
 		"store what verification %s of job %s has found", id, job)
@@ -131,10 +130,10 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 		if one.Open() {
 			continue
 		}
-		last := one.Wish.Scheduled && !scheduled
-		scheduled = scheduled || one.Wish.Scheduled
+		last := one.Request.Scheduled && !scheduled
+		scheduled = scheduled || one.Request.Scheduled
 		if finished++; finished > service.KeptVerifications && !last {
-			failed = errors.Join(failed, v.Drop(ctx, one.Wish.Job, one.Wish.ID))
+			failed = errors.Join(failed, v.Drop(ctx, one.Request.Job, one.Request.ID))
 		}
 	}
 	return failed
@@ -149,7 +148,7 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	if !ok {
 		return
 	}
-	w, err := read[service.VerifyWish](e)
+	w, err := read[service.VerifyRequest](e)
 	v.change(func() {
 		job := key[:max(strings.LastIndexByte(key, '.'), 0)]
 		of := v.requests[job]
@@ -167,7 +166,7 @@ func (v *View) Verifications(job string) []service.Verification {
 
 func (v *View) present(job string) []service.Verification {
 	d := v.jobs[job]
-	return v.verifications(job, func(w *service.VerifyWish) bool { return d != nil && w.UID == d.UID })
+	return v.verifications(job, func(w *service.VerifyRequest) bool { return d != nil && w.UID == d.UID })
 }
 
 // LeftVerifications returns those of a removed job or of an earlier definition.
@@ -175,19 +174,19 @@ func (v *View) LeftVerifications(job string) []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	d := v.jobs[job]
-	return v.verifications(job, func(w *service.VerifyWish) bool { return d == nil || w.UID != d.UID })
+	return v.verifications(job, func(w *service.VerifyRequest) bool { return d == nil || w.UID != d.UID })
 }
 
-func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []service.Verification {
+func (v *View) verifications(job string, of func(*service.VerifyRequest) bool) []service.Verification {
 	var list []service.Verification
 	lease := v.lease(Verifying(job))
 	for key, w := range v.requests[job] {
 		if of(w) {
-			list = append(list, service.Verification{Wish: *w, Report: v.verified[key].of, Lease: lease})
+			list = append(list, service.Verification{Request: *w, Report: v.verified[key].of, Lease: lease})
 		}
 	}
 	slices.SortFunc(list, func(a, b service.Verification) int {
-		return cmp.Or(b.Wish.CreatedAt.Compare(a.Wish.CreatedAt), strings.Compare(b.Wish.ID, a.Wish.ID))
+		return cmp.Or(b.Request.CreatedAt.Compare(a.Request.CreatedAt), strings.Compare(b.Request.ID, a.Request.ID))
 	})
 	return list
 }
@@ -195,7 +194,7 @@ func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []se
 // Verification returns one, nil if there is none.
 func (v *View) Verification(job, id string) *service.Verification {
 	for _, one := range v.Verifications(job) {
-		if one.Wish.ID == id {
+		if one.Request.ID == id {
 			return &one
 		}
 	}

@@ -42,7 +42,7 @@ type contents struct {
 	drains  map[string]heard[service.Drain] // by worker
 	alerts  map[string]heard[service.Alert] // also ended ones
 	// Requests are by job and key, reports by key.
-	requests map[string]map[string]*service.VerifyWish
+	requests map[string]map[string]*service.VerifyRequest
 	verified map[string]heard[service.VerifyReport]
 }
 

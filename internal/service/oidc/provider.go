@@ -52,7 +52,6 @@ func New(s Settings, client *http.Client) *Provider {
 	return &Provider{Settings: s, client: &own}
 }
 
-// Host returns the provider's host.
 func (p *Provider) Host() string {
 	u, err := url.Parse(p.Issuer)
 	if err != nil {

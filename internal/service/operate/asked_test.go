@@ -253,13 +253,13 @@ func TestVerify(t *testing.T) {
 	_, _, err = verify("../v", service.VerifyOptions{})
 	refusedAs(t, err, Invalid, "../v")
 	v, made, err := verify("v1", service.VerifyOptions{SamplePercent: 5, Include: []string{}})
-	if err != nil || !made || v.Wish.UID != d.UID || v.Wish.CreatedBy != "ada" || v.State() != service.VerifyQueued {
+	if err != nil || !made || v.Request.UID != d.UID || v.Request.CreatedBy != "ada" || v.State() != service.VerifyQueued {
 		t.Errorf("%+v %v %v", v, made, err)
 	}
 	if e := r.trail(); e.What != "verify v1" || e.Job != "shop" {
 		t.Errorf("%+v", e)
 	}
-	if v, made, err = verify("v1", service.VerifyOptions{SamplePercent: 5}); err != nil || made || v.Wish.ID != "v1" {
+	if v, made, err = verify("v1", service.VerifyOptions{SamplePercent: 5}); err != nil || made || v.Request.ID != "v1" {
 		t.Errorf("%+v %v %v", v, made, err)
 	}
 	_, _, err = verify("v1", service.VerifyOptions{})
@@ -267,7 +267,8 @@ func TestVerify(t *testing.T) {
 	_, _, err = verify("", service.VerifyOptions{})
 	refusedAs(t, err, Conflict, `verification "v1" of job "shop" is queued already`)
 	r.verified("shop", "v1", &service.Findings{})
-	if v, made, err = verify("", service.VerifyOptions{}); err != nil || !made || service.CheckVerifyID(v.Wish.ID) != nil {
+	if v, made, err = verify("", service.VerifyOptions{}); err != nil || !made ||
+		service.CheckVerifyID(v.Request.ID) != nil {
 		t.Errorf("%+v %v %v", v, made, err)
 	}
 	_, _, err = r.Verify(ctx, c, "none", "v1", service.VerifyOptions{})
@@ -277,7 +278,7 @@ func TestVerify(t *testing.T) {
 // TestVerifyOfAnother: an id that a job of the same name had before is taken.
 func TestVerifyOfAnother(t *testing.T) {
 	r := start(t)
-	r.must(r.Hub.Verifications.Create(t.Context(), &service.VerifyWish{ID: "v1", Job: "shop", UID: "earlier"}))
+	r.must(r.Hub.Verifications.Create(t.Context(), &service.VerifyRequest{ID: "v1", Job: "shop", UID: "earlier"}))
 	r.follows(r.job("shop"))
 	_, _, err := r.Verify(t.Context(), caller(service.Operator), "shop", "v1", service.VerifyOptions{})
 	refusedAs(t, err, Exists, "an earlier job")
@@ -301,7 +302,7 @@ func TestCancelVerification(t *testing.T) {
 			continue
 		}
 		for range 2 {
-			if v, err := cancel(id); err != nil || v.State() != service.VerifyCanceled || v.Wish.CanceledBy != "ada" {
+			if v, err := cancel(id); err != nil || v.State() != service.VerifyCanceled || v.Request.CanceledBy != "ada" {
 				t.Errorf("%+v %v", v, err)
 			}
 		}
@@ -323,7 +324,7 @@ func TestSchedule(t *testing.T) {
 	s := service.VerifySchedule{EveryHours: 24, SamplePercent: 5}
 	for _, want := range []*service.VerifySchedule{&s, nil} {
 		j, err := r.ScheduleVerifications(ctx, c, "shop", want)
-		if err != nil || (want == nil) != (j.Definition.Wish.Verify == nil) {
+		if err != nil || (want == nil) != (j.Definition.Desired.Verify == nil) {
 			t.Errorf("%+v %v", j, err)
 		}
 	}
@@ -393,8 +394,9 @@ func TestRepair(t *testing.T) {
 		refusedAs(t, err, Invalid, text)
 	}
 	v, made, err := repair("r1", RepairWhat{All: true})
-	if err != nil || !made || *v.Wish.Repair != (service.RepairWish{Of: "v1", Documents: 1}) || !v.Wish.Options.NoValues ||
-		v.Wish.UID != d.UID {
+	if err != nil || !made || *v.Request.Repair != (service.RepairRequest{Of: "v1", Documents: 1}) ||
+		!v.Request.Options.NoValues ||
+		v.Request.UID != d.UID {
 		t.Errorf("%+v %v %v", v, made, err)
 	}
 	if e := r.trail(); e.What != "repair 1 documents of verification v1 as r1" {
@@ -405,7 +407,7 @@ func TestRepair(t *testing.T) {
 		Kind: "content"}); err != nil || len(docs) != 1 || docs[0] != want {
 		t.Errorf("%+v %v", docs, err)
 	}
-	if v, made, err = repair("r1", one); err != nil || made || v.Wish.ID != "r1" {
+	if v, made, err = repair("r1", one); err != nil || made || v.Request.ID != "r1" {
 		t.Errorf("once more: %+v %v %v", v, made, err)
 	}
 	_, _, err = repair("v1", one)

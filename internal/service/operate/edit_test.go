@@ -17,7 +17,7 @@ func TestEditWaitsForTheLease(t *testing.T) {
 	refusedAs(t, err, Conflict, "worker w1 has not released it yet")
 	r.released()
 	j, err := r.Edit(t.Context(), caller(service.Admin), wanted)
-	if err != nil || j.Definition.Settings != wanted.Settings || j.Definition.Wish.Try != 1 {
+	if err != nil || j.Definition.Settings != wanted.Settings || j.Definition.Desired.Try != 1 {
 		t.Errorf("after the lease: %v %+v", err, j)
 	}
 }
@@ -68,7 +68,7 @@ func TestFinishedJobs(t *testing.T) {
 	refusedAs(t, err, Conflict, "cannot pause job \"shop\": it is finished")
 	_, err = r.Resume(t.Context(), caller(service.Operator), d.Name)
 	refusedAs(t, err, Conflict, "it is finished")
-	if r.View.Job(d.Name).Definition.Wish.Paused {
+	if r.View.Job(d.Name).Definition.Desired.Paused {
 		t.Error("the refused pause is stored")
 	}
 }

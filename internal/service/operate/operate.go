@@ -25,7 +25,6 @@ import (
 // Code is the stable reason of a refusal.
 type Code string
 
-// The codes of refusals.
 const (
 	NotFound  Code = "notFound"
 	Exists    Code = "exists"
@@ -37,7 +36,6 @@ const (
 	Ended  Code = "ended"
 )
 
-// Error is a refusal.
 type Error struct {
 	Code Code
 	Text string
@@ -144,14 +142,14 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 		return nil, false, err
 	}
 	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
-		Wish: service.Wish{Paused: wanted.Wish.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
+		Desired: service.Desired{Paused: wanted.Desired.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
 	err = d.Hub.Jobs.Create(ctx, &def)
 	if errors.Is(err, hub.ErrExists) {
 		was, getErr := d.Hub.Jobs.Definition(ctx, def.Name)
 		if getErr != nil {
 			return nil, false, getErr
 		}
-		if was.Settings != def.Settings || !maps.Equal(was.Labels, def.Labels) || was.Wish.Removed {
+		if was.Settings != def.Settings || !maps.Equal(was.Labels, def.Labels) || was.Desired.Removed {
 			return nil, false, d.refused(ctx, q,
 				refuse(Exists, "choose another name, or remove the other first", "there is another job %q already", def.Name))
 		}
@@ -161,7 +159,7 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	if err != nil {
 		return nil, false, err
 	}
-	err = d.note(ctx, c, service.Change{What: q.what, Job: def.Name, After: &def.Wish})
+	err = d.note(ctx, c, service.Change{What: q.what, Job: def.Name, After: &def.Desired})
 	seen(ctx, d.View, def.Name, def.Revision-1)
 	return with(d.View, &def), true, err
 }
@@ -227,7 +225,7 @@ func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.
 // Pause stops a job at its checkpoint.
 func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "pause", job: name},
-		func(j *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Desired) error {
 			w.Paused = true
 			return unfinished(j, "pause")
 		})
@@ -236,7 +234,7 @@ func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*serv
 // Resume continues a paused or failed job.
 func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "resume", job: name},
-		func(j *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Desired) error {
 			if w.Paused = false; j.State() == service.Failed {
 				w.Try++
 			}
@@ -263,7 +261,7 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 	}
 	// A worker reports the failure shortly before it releases its lease.
 	await(ctx, d.View, func() bool { j := d.View.Job(wanted.Name); return j == nil || j.Lease == nil || !j.Untouched() })
-	return d.change(ctx, q, func(j *service.Job, w *service.Wish) error {
+	return d.change(ctx, q, func(j *service.Job, w *service.Desired) error {
 		switch {
 		case !j.Untouched():
 			return refuse(Conflict, "make a new job from a copy of it",
@@ -273,7 +271,7 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 				"job %q has failed, but worker %s has not released it yet, so its settings stay", wanted.Name, j.Lease.Worker)
 		}
 		j.Definition.Settings, j.Definition.Labels = wanted.Settings, wanted.Labels
-		w.Paused = wanted.Wish.Paused
+		w.Paused = wanted.Desired.Paused
 		w.Try++
 		return nil
 	})
@@ -282,7 +280,7 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 // Finalize cuts a job over. It refuses one that does not follow, unless whenCaughtUp lets it wait for that.
 func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "finalize", job: name},
-		func(j *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Desired) error {
 			if j.State() == service.Finished {
 				return nil
 			}
@@ -302,7 +300,7 @@ func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whe
 // CancelFinalize cancels a finalize that has not begun.
 func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "cancel finalize", job: name},
-		func(j *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Desired) error {
 			switch s := j.Status(); {
 			case !w.Finalize:
 				return refuse(Conflict, "", "nobody has asked to finalize job %q", name)
@@ -317,7 +315,7 @@ func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name strin
 // Limit changes rates and loads of a job; nil values stay as they are.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "limits", job: name},
-		func(j *service.Job, w *service.Wish) error {
+		func(j *service.Job, w *service.Desired) error {
 			own, _ := config.CheckDefinition(name, j.Definition.Settings)
 			rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
 			if l.Docs != nil || l.Bytes != nil {
@@ -349,26 +347,26 @@ func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, p
 // Remove deletes a job's definition. Its data and checkpoint stay on the target.
 func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Admin, what: "remove", job: name},
-		func(_ *service.Job, w *service.Wish) error {
+		func(_ *service.Job, w *service.Desired) error {
 			w.Removed = true
 			return nil
 		})
 }
 
-func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Wish) error) (*service.Job,
+func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Desired) error) (*service.Job,
 	error) {
 	if err := d.enter(ctx, q); err != nil {
 		return nil, err
 	}
 	var now *service.Job
-	var before service.Wish
+	var before service.Desired
 	var revision uint64
 	def, err := d.Hub.Jobs.Change(ctx, q.job, func(def *service.Definition) error {
-		now, before, revision = with(d.View, def), def.Wish, def.Revision
-		if err := do(now, &now.Definition.Wish); err != nil {
+		now, before, revision = with(d.View, def), def.Desired, def.Revision
+		if err := do(now, &now.Definition.Desired); err != nil {
 			return err
 		}
-		def.Wish, def.Settings, def.Labels = now.Definition.Wish, now.Definition.Settings, now.Definition.Labels
+		def.Desired, def.Settings, def.Labels = now.Definition.Desired, now.Definition.Settings, now.Definition.Labels
 		return nil
 	})
 	if errors.Is(err, hub.ErrNotFound) {
@@ -377,7 +375,7 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	if err != nil {
 		return nil, d.refused(ctx, q, err)
 	}
-	err = d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Before: &before, After: &def.Wish})
+	err = d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Before: &before, After: &def.Desired})
 	seen(ctx, d.View, q.job, revision)
 	return now, err
 }

@@ -186,7 +186,7 @@ func TestRoles(t *testing.T) {
 		}
 		refusedAs(t, c.do(caller(service.Admin, "other-*")), NotFound, `no job "shop"`)
 	}
-	if w := r.View.Job("shop").Definition.Wish; w != (service.Wish{}) {
+	if w := r.View.Job("shop").Definition.Desired; w != (service.Desired{}) {
 		t.Errorf("what was refused is wanted: %+v", w)
 	}
 }
@@ -211,11 +211,11 @@ func TestCreate(t *testing.T) {
 	r := start(t)
 	ctx, admin := t.Context(), caller(service.Admin)
 	wanted := service.Definition{Name: "shop", UID: "mine", Settings: someSettings, Labels: map[string]string{"zone": "a"},
-		Wish: service.Wish{Paused: true, Try: 7}}
+		Desired: service.Desired{Paused: true, Try: 7}}
 	j, made, err := r.Create(ctx, admin, wanted)
 	r.must(err)
 	d := j.Definition
-	if !made || d.UID == "mine" || d.UID == "" || !d.Wish.Paused || d.Wish.Try != 0 || d.CreatedBy != "ada" ||
+	if !made || d.UID == "mine" || d.UID == "" || !d.Desired.Paused || d.Desired.Try != 0 || d.CreatedBy != "ada" ||
 		!d.CreatedAt.Equal(r.now) {
 		t.Errorf("%v %+v", made, d)
 	}
@@ -258,19 +258,19 @@ func TestWishes(t *testing.T) {
 	ctx, c := t.Context(), caller(service.Operator)
 	d := r.job("shop")
 	j, err := r.Pause(ctx, c, "shop")
-	if err != nil || !j.Definition.Wish.Paused || !r.View.Job("shop").Definition.Wish.Paused {
+	if err != nil || !j.Definition.Desired.Paused || !r.View.Job("shop").Definition.Desired.Paused {
 		t.Errorf("%v %+v", err, j)
 	}
 	if e := r.trail(); e.What != "pause" || e.Before.Paused || !e.After.Paused || !e.At.Equal(r.now) {
 		t.Errorf("%+v", e)
 	}
 	j, err = r.Resume(ctx, c, "shop")
-	if err != nil || j.Definition.Wish.Paused || j.Definition.Wish.Try != 0 {
+	if err != nil || j.Definition.Desired.Paused || j.Definition.Desired.Try != 0 {
 		t.Errorf("%v %+v", err, j)
 	}
 	r.stands(d, service.Report{State: service.Failed, Error: "broken"})
 	j, err = r.Resume(ctx, c, "shop")
-	if err != nil || j.Definition.Wish.Try != 1 {
+	if err != nil || j.Definition.Desired.Try != 1 {
 		t.Errorf("a job that has failed is not tried again: %v %+v", err, j)
 	}
 	r.stands(d, service.Report{State: service.Failed, Error: "broken", Try: 1})
@@ -279,14 +279,15 @@ func TestWishes(t *testing.T) {
 	r.released()
 	j, err = r.Edit(ctx, caller(service.Admin),
 		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:A2\n"})
-	if err != nil || j.Definition.Wish.Try != 2 || !strings.Contains(r.View.Job("shop").Definition.Settings, "A2") {
+	if err != nil || j.Definition.Desired.Try != 2 || !strings.Contains(r.View.Job("shop").Definition.Settings, "A2") {
 		t.Errorf("%v %+v", err, j)
 	}
 	r.stands(d, service.Report{State: service.Failed, Try: 2, Wrote: true})
 	_, err = r.Edit(ctx, caller(service.Admin),
 		service.Definition{Name: "shop", Settings: "source: env:A\ntarget: env:B\n"})
 	refusedAs(t, err, Conflict, "its settings stay")
-	if _, err := r.Remove(ctx, caller(service.Admin), "shop"); err != nil || !r.View.Job("shop").Definition.Wish.Removed {
+	_, err = r.Remove(ctx, caller(service.Admin), "shop")
+	if err != nil || !r.View.Job("shop").Definition.Desired.Removed {
 		t.Errorf("%v", err)
 	}
 }
@@ -299,7 +300,7 @@ func TestFinalize(t *testing.T) {
 	d := r.job("shop")
 	finalize := func(whenCaughtUp bool) (bool, error) {
 		j, err := r.Finalize(ctx, c, "shop", whenCaughtUp)
-		return j != nil && j.Definition.Wish.Finalize, err
+		return j != nil && j.Definition.Desired.Finalize, err
 	}
 	_, err := finalize(false)
 	refusedAs(t, err, Conflict, "it does not run")
@@ -310,7 +311,7 @@ func TestFinalize(t *testing.T) {
 		t.Errorf("%v %v", wanted, err)
 	}
 	j, err := r.CancelFinalize(ctx, c, "shop")
-	if err != nil || j.Definition.Wish.Finalize {
+	if err != nil || j.Definition.Desired.Finalize {
 		t.Errorf("%v %+v", err, j)
 	}
 	_, err = r.CancelFinalize(ctx, c, "shop")
@@ -336,13 +337,13 @@ func TestLimit(t *testing.T) {
 	docs, negative, low, odd := int64(100), int64(-1), pace.Low, pace.Load("odd")
 	j, err := r.Limit(ctx, c, "shop", server.Limits{Docs: &docs})
 	r.must(err)
-	if w := j.Definition.Wish; w.Limits == nil || *w.Limits != (pace.Rates{Docs: 100, Bytes: 5_000_000}) ||
+	if w := j.Definition.Desired; w.Limits == nil || *w.Limits != (pace.Rates{Docs: 100, Bytes: 5_000_000}) ||
 		w.Loads != nil {
 		t.Errorf("%+v", w.Limits)
 	}
 	j, err = r.Limit(ctx, c, "shop", server.Limits{Target: &low})
 	r.must(err)
-	if w := j.Definition.Wish; w.Limits.Docs != 100 || w.Loads == nil ||
+	if w := j.Definition.Desired; w.Limits.Docs != 100 || w.Loads == nil ||
 		*w.Loads != (pace.Loads{Source: pace.Normal, Target: pace.Low}) {
 		t.Errorf("%+v %+v", w.Limits, w.Loads)
 	}
@@ -351,7 +352,7 @@ func TestLimit(t *testing.T) {
 		_, err := r.Limit(ctx, c, "shop", l)
 		refusedAs(t, err, Invalid, text)
 	}
-	if w := r.View.Job("shop").Definition.Wish; w.Limits.Docs != 100 || w.Loads.Source != pace.Normal {
+	if w := r.View.Job("shop").Definition.Desired; w.Limits.Docs != 100 || w.Loads.Source != pace.Normal {
 		t.Errorf("what was refused is wanted: %+v %+v", w.Limits, w.Loads)
 	}
 }

@@ -56,7 +56,6 @@ func (s *Single) Wait() {
 	}
 }
 
-// Jobs returns the job.
 func (s *Single) Jobs() []service.Job { return []service.Job{*s.now()} }
 
 // Changed returns a channel that is closed after a second, because the job reports no changes.
@@ -71,7 +70,7 @@ func (s *Single) now() *service.Job {
 	st := s.job.Status()
 	j := &service.Job{
 		Definition: service.Definition{Name: st.Job, CreatedAt: st.StartedAt.UTC(),
-			Wish: service.Wish{Paused: st.Paused, Finalize: st.FinalizeWanted, Limits: &st.Limits, Loads: &st.Load.Loads}},
+			Desired: service.Desired{Paused: st.Paused, Finalize: st.FinalizeWanted, Limits: &st.Limits, Loads: &st.Load.Loads}},
 		Report: &service.Report{Worker: s.process, State: service.Running, At: time.Now().UTC(), Status: &st},
 		Lease:  &service.Lease{Worker: s.process, Since: st.StartedAt.UTC()},
 	}
@@ -86,7 +85,6 @@ func (s *Single) now() *service.Job {
 	return j
 }
 
-// Job returns the job, if that is its name.
 func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 	list := s.After(c, "", 1, func(j *service.Job) bool { return j.Definition.Name == name })
 	if len(list) == 0 {
@@ -108,7 +106,6 @@ func (s *Single) Pause(ctx context.Context, c *service.Caller, name string) (*se
 	return s.act(ctx, c, "pause", name, s.job.Pause)
 }
 
-// Resume continues the job.
 func (s *Single) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return s.act(ctx, c, "resume", name, s.job.Resume)
 }

@@ -100,11 +100,11 @@ func TestSingleLimit(t *testing.T) {
 	refusedAs(t, err, Invalid, "nothing is to be changed")
 	docs, low := int64(9), pace.Low
 	if j, err := one.Limit(ctx, c, "orders", server.Limits{Docs: &docs}); err != nil ||
-		*j.Definition.Wish.Limits != (pace.Rates{Docs: 9, Bytes: 8}) {
+		*j.Definition.Desired.Limits != (pace.Rates{Docs: 9, Bytes: 8}) {
 		t.Errorf("%+v %v", j, err)
 	}
 	if j, err := one.Limit(ctx, c, "orders", server.Limits{Source: &low}); err != nil ||
-		j.Definition.Wish.Loads.Source != low {
+		j.Definition.Desired.Loads.Source != low {
 		t.Errorf("%+v %v", j, err)
 	}
 	if _, err := one.Limit(ctx, c, "orders", server.Limits{Docs: &docs}); err != nil {

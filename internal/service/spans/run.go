@@ -49,7 +49,6 @@ func (s *Spans) Take(ctx context.Context, name, worker, run string) *Run {
 	return r
 }
 
-// Taken reports that the job runs.
 func (r *Run) Taken() {
 	if r == nil {
 		return

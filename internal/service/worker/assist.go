@@ -177,7 +177,7 @@ func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verificati
 			rests[v.Lease.Run].waits() {
 			continue
 		}
-		if j := w.View.Job(v.Wish.Job); j != nil && j.Definition.Fits(w.Labels) {
+		if j := w.View.Job(v.Request.Job); j != nil && j.Definition.Fits(w.Labels) {
 			return &v
 		}
 	}
@@ -185,12 +185,12 @@ func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verificati
 }
 
 func (w *Worker) assistVerification(ctx context.Context, v *service.Verification) error {
-	log := w.Log.With("job", v.Wish.Job, "verification", v.Wish.ID, "of", v.Lease.Worker)
+	log := w.Log.With("job", v.Request.Job, "verification", v.Request.ID, "of", v.Lease.Worker)
 	return w.watched(ctx, log, func() bool {
-		now := w.View.Verification(v.Wish.Job, v.Wish.ID)
+		now := w.View.Verification(v.Request.Job, v.Request.ID)
 		return now == nil || now.Lease == nil || now.Lease.Run != v.Lease.Run
 	}, func(ctx context.Context) error {
-		s, err := w.settings(ctx, v.Wish.Job, v.Wish.UID)
+		s, err := w.settings(ctx, v.Request.Job, v.Request.UID)
 		if err != nil {
 			log.Warn("parts of the verification cannot be read here", "error", err)
 			return err

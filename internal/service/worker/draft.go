@@ -13,7 +13,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
@@ -54,7 +53,7 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	ctx, cancel := context.WithTimeout(life, draftTime)
 	defer cancel()
 	d := &drafted{Worker: w, name: q.Job}
-	s, err := w.read(q.Job, q.Draft.Settings, &config.Access{Secret: d.secret, File: d.Access.File})
+	s, err := w.read(q.Job, q.Draft.Settings, w.noting(d.secrets.add))
 	if err != nil {
 		return nil, d.hide(err)
 	}
@@ -75,22 +74,13 @@ func (d *drafted) answer(ctx context.Context, q *service.Question) (any, error) 
 	return nil, fmt.Errorf("worker %s of version %s does not know %q", d.Name, d.Version, q.What)
 }
 
-// secret hides what it returns from answers.
-func (d *drafted) secret(job, reference string) (string, error) {
-	value, err := d.Access.Secret(job, reference)
-	d.secrets.add(value)
-	return value, err
-}
-
 type redacted struct {
 	error
 	text string
 }
 
-// Error returns the text.
 func (v redacted) Error() string { return v.text }
 
-// Unwrap returns the error with its hint.
 func (v redacted) Unwrap() error { return v.error }
 
 func (d *drafted) hide(err error) error {

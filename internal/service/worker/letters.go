@@ -45,7 +45,6 @@ type refusal struct {
 	code service.AnswerCode
 }
 
-// Unwrap returns the error with its hint.
 func (r refusal) Unwrap() error { return r.error }
 
 func notNow(why error) error { return refusal{why, service.NotNow} }

@@ -15,7 +15,7 @@ func TestRedacted(t *testing.T) {
 	const uri = "mongodb://ada:geheimnis%20x@h:1/"
 	d := &drafted{Worker: New(Options{Access: config.Access{
 		Secret: func(string, string) (string, error) { return uri + "\n", nil }}})}
-	if got, err := d.secret("a", "env:A"); err != nil || got != uri+"\n" {
+	if got, err := d.noting(d.secrets.add).Secret("a", "env:A"); err != nil || got != uri+"\n" {
 		t.Fatal(got, err)
 	}
 	err := d.hide(mongo.WithHint(errors.New("cannot reach "+uri+" with geheimnis x or geheimnis%20x"), "the hint"))

@@ -158,10 +158,10 @@ func (w *Worker) rebalance(ctx context.Context) {
 func (w *Worker) movable() func(*service.Job) bool {
 	verified := map[string]bool{}
 	for _, v := range w.View.OpenVerifications() {
-		verified[v.Wish.Job] = true
+		verified[v.Request.Job] = true
 	}
 	return func(j *service.Job) bool {
-		want := &j.Definition.Wish
+		want := &j.Definition.Desired
 		return j.Live() && j.State() == service.Running && j.Report.Status.Phase == job.PhaseFollowing &&
 			!j.Report.Status.FinalizeWanted && !want.Finalize && !want.Paused && !want.Removed && !verified[j.Definition.Name]
 	}

@@ -57,7 +57,7 @@ func (u *unit) take() {
 		u.cancel(err)
 	case err != nil:
 		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
-	case d.Wish.Removed:
+	case d.Desired.Removed:
 		err = errRemoved
 		u.cancel(err)
 	default:
@@ -104,6 +104,15 @@ func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, e
 	return s, nil
 }
 
+// noting returns the worker's access, of which note gets each secret.
+func (w *Worker) noting(note func(secret string)) *config.Access {
+	return &config.Access{File: w.Access.File, Secret: func(job, reference string) (string, error) {
+		value, err := w.Access.Secret(job, reference)
+		note(value)
+		return value, err
+	}}
+}
+
 // leavingTime is how long a run without its lease may write to the target.
 const leavingTime = time.Minute
 
@@ -128,9 +137,8 @@ func (u *unit) afterOthers(work func() error) error {
 }
 
 func (u *unit) work(d *service.Definition) error {
-	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
-	s, err := u.worker.read(u.name, d.Settings,
-		&config.Access{Secret: u.secret, File: u.worker.Access.File})
+	u.set(func(r *service.Report) { r.Try = d.Desired.Try })
+	s, err := u.worker.read(u.name, d.Settings, u.worker.noting(u.record.hide))
 	if err != nil {
 		return err
 	}
@@ -138,9 +146,9 @@ func (u *unit) work(d *service.Definition) error {
 	spec.Deps = u.worker.Deps
 	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
 	spec.OnEvent = u.spans.OnEvent()
-	spec.FinalizeLogged = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
+	spec.FinalizeLogged = d.Desired.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
-	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
+	spec.Limits, spec.Loads = *cmp.Or(d.Desired.Limits, &spec.Limits), *cmp.Or(d.Desired.Loads, &spec.Loads)
 	spec.Offer = u.worker.offer(u.lease.Run)
 	spec.SpoolDir, spec.SpoolBytes = u.worker.SpoolDir, min(spec.SpoolBytes, u.worker.SpoolBytes)
 	backoff := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
@@ -191,10 +199,10 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	u.has(j)
 	defer u.has(nil)
 	// Resume or pause explicitly: the checkpoint has the last state.
-	u.meet(j, &finalizing, &service.Wish{Try: d.Wish.Try, Paused: !d.Wish.Paused}, &d.Wish)
+	u.meet(j, &finalizing, &service.Desired{Try: d.Desired.Try, Paused: !d.Desired.Paused}, &d.Desired)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(u.ctx) }()
-	was := d.Wish
+	was := d.Desired
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -234,24 +242,15 @@ func (u *unit) running() *job.Job {
 	return u.job
 }
 
-func (u *unit) desired() *service.Wish {
+func (u *unit) desired() *service.Desired {
 	j := u.worker.View.Job(u.name)
 	if j == nil || j.Definition.UID != u.uid {
 		return nil
 	}
-	if j.Definition.Wish.Removed {
+	if j.Definition.Desired.Removed {
 		u.cancel(errRemoved)
 	}
-	return &j.Definition.Wish
-}
-
-// secret hides what it returns from records.
-func (u *unit) secret(job, reference string) (string, error) {
-	value, err := u.worker.Access.Secret(job, reference)
-	if err == nil {
-		u.record.hide(value)
-	}
-	return value, err
+	return &j.Definition.Desired
 }
 
 func (u *unit) before() *service.Report {
@@ -330,7 +329,7 @@ func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) 
 
 func (u *unit) forget(ctx context.Context) {
 	d, err := u.worker.Hub.Jobs.Definition(ctx, u.name)
-	if err != nil || d.UID != u.uid || !d.Wish.Removed || !u.owned() {
+	if err != nil || d.UID != u.uid || !d.Desired.Removed || !u.owned() {
 		return
 	}
 	if err := u.worker.Hub.Jobs.Forget(ctx, d); err != nil {
@@ -342,7 +341,7 @@ func (u *unit) forget(ctx context.Context) {
 }
 
 // meet applies changes of the desired state. A finalize goes on in finalizing.
-func (u *unit) meet(j *job.Job, finalizing *sync.WaitGroup, was, now *service.Wish) {
+func (u *unit) meet(j *job.Job, finalizing *sync.WaitGroup, was, now *service.Desired) {
 	if reflect.DeepEqual(was, now) {
 		return
 	}

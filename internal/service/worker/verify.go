@@ -34,19 +34,19 @@ func (w *Worker) lookVerify(ctx context.Context) {
 	w.schedule(ctx)
 	waits := map[string]time.Time{}
 	for _, v := range w.View.OpenVerifications() {
-		j := w.View.Job(v.Wish.Job)
-		if j == nil || j.Definition.Wish.Removed || v.Lease != nil || w.checking(v.Wish.Job) {
+		j := w.View.Job(v.Request.Job)
+		if j == nil || j.Definition.Desired.Removed || v.Lease != nil || w.checking(v.Request.Job) {
 			continue
 		}
-		key := v.Wish.Job + "." + v.Wish.ID
+		key := v.Request.Job + "." + v.Request.ID
 		waits[key] = cmp.Or(w.waits[key], time.Now())
 		// The worker of the job comes first: it has what the settings refer to.
 		mine := j.Lease != nil && j.Lease.Worker == w.Name
-		if v.Wish.Repair != nil && !w.mayRepair(j) {
+		if v.Request.Repair != nil && !w.mayRepair(j) {
 			continue
 		}
 		if mine || time.Since(waits[key]) > otherTurn && j.Definition.Fits(w.Labels) {
-			w.startCheck(ctx, v.Wish)
+			w.startCheck(ctx, v.Request)
 		}
 	}
 	w.waits = waits
@@ -61,19 +61,19 @@ func (w *Worker) checking(job string) bool {
 func (w *Worker) schedule(ctx context.Context) {
 	for _, name := range w.Jobs() {
 		j := w.View.Job(name)
-		if j == nil || j.Definition.Wish.Verify == nil || j.Definition.Wish.Removed || j.State() != service.Running ||
+		if j == nil || j.Definition.Desired.Verify == nil || j.Definition.Desired.Removed || j.State() != service.Running ||
 			j.Report.Status == nil || j.Report.Status.Phase != job.PhaseFollowing {
 			continue
 		}
-		s, now := j.Definition.Wish.Verify, time.Now().UTC()
+		s, now := j.Definition.Desired.Verify, time.Now().UTC()
 		id, due := s.Slot(now), true
 		for _, v := range w.View.Verifications(name) {
-			due = due && !v.Open() && v.Wish.ID != id
+			due = due && !v.Open() && v.Request.ID != id
 		}
 		if !due {
 			continue
 		}
-		err := w.Hub.Verifications.Create(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID,
+		err := w.Hub.Verifications.Create(ctx, &service.VerifyRequest{ID: id, Job: name, UID: j.Definition.UID,
 			Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
 		if err != nil && !errors.Is(err, hub.ErrExists) && ctx.Err() == nil {
 			w.Log.Warn("a verification that is due cannot be asked for", "job", name, "error", err)
@@ -83,7 +83,7 @@ func (w *Worker) schedule(ctx context.Context) {
 
 type check struct {
 	*task
-	request service.VerifyWish
+	request service.VerifyRequest
 	lag     lagging
 	repair  *repair // nil without a repair
 
@@ -97,7 +97,7 @@ var (
 	errWaited   = errors.New("cannot separate differences from changes that are not applied yet")
 )
 
-func (w *Worker) startCheck(ctx context.Context, request service.VerifyWish) {
+func (w *Worker) startCheck(ctx context.Context, request service.VerifyRequest) {
 	log := w.Log.With("job", request.Job, "verification", request.ID)
 	if t := w.begin(ctx, hub.Verifying(request.Job), log); t != nil {
 		c := &check{task: t, request: request, lag: lagging{view: w.View, job: request.Job, now: time.Now}}
@@ -193,8 +193,8 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 // assigns reports whether other workers may read parts.
 func (c *check) assigns(loads pace.Loads) bool {
 	o := &c.request.Options
-	if j := c.worker.View.Job(c.request.Job); j != nil && j.Definition.Wish.Loads != nil {
-		loads = *j.Definition.Wish.Loads
+	if j := c.worker.View.Job(c.request.Job); j != nil && j.Definition.Desired.Loads != nil {
+		loads = *j.Definition.Desired.Loads
 	}
 	return c.request.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) &&
 		loads.Source != pace.Low && loads.Target != pace.Low
@@ -249,8 +249,8 @@ func (c *check) look() {
 	now := c.worker.View.Verification(c.request.Job, c.request.ID)
 	j := c.worker.View.Job(c.request.Job)
 	switch why, waited := c.lag.why(); {
-	case now != nil && now.Wish.CanceledBy != "",
-		j != nil && (j.Definition.UID != c.request.UID || j.Definition.Wish.Removed):
+	case now != nil && now.Request.CanceledBy != "",
+		j != nil && (j.Definition.UID != c.request.UID || j.Definition.Desired.Removed):
 		c.cancel(errCanceled)
 	case waited > maxWait:
 		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, why),
@@ -277,7 +277,7 @@ func (c *check) show() {
 func helpers(all []assign.Figures) (list []service.VerifyHelper) {
 	for _, f := range all {
 		if f.Parts > 0 || f.Docs > 0 {
-			list = append(list, service.VerifyHelper{Worker: f.Worker, Parts: f.Parts, Docs: f.Docs, Bytes: f.Bytes})
+			list = append(list, service.VerifyHelper(f))
 		}
 	}
 	return list
@@ -343,7 +343,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 func (c *check) prune(ctx context.Context) {
 	list := c.worker.View.Verifications(c.request.Job)
 	for i := range list {
-		if list[i].Wish.ID == c.request.ID {
+		if list[i].Request.ID == c.request.ID {
 			list[i].Report = &c.report
 		}
 	}
@@ -373,7 +373,7 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 
 func (w *Worker) forgetVerifications(ctx context.Context, job string) {
 	for _, v := range append(w.View.Verifications(job), w.View.LeftVerifications(job)...) {
-		if err := w.Hub.Verifications.Drop(ctx, job, v.Wish.ID); err != nil {
+		if err := w.Hub.Verifications.Drop(ctx, job, v.Request.ID); err != nil {
 			w.Log.Warn("a verification could not be forgotten", "job", job, "error", err)
 		}
 	}

@@ -274,7 +274,7 @@ func TestVerifyLent(t *testing.T) {
 	}
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Source: new(pace.Low)})
 	b.ok(err)
-	b.until("job", "a low load", func(j *service.Job) bool { return j.Definition.Wish.Loads != nil })
+	b.until("job", "a low load", func(j *service.Job) bool { return j.Definition.Desired.Loads != nil })
 	b.ask("job", "low", service.VerifyOptions{})
 	if v, _ = b.result("job", "low", service.VerifyDifferent); len(v.Report.Helpers) != 0 {
 		t.Errorf("helped although the load is low: %+v", v.Report.Helpers)
@@ -296,7 +296,7 @@ func TestVerifySchedule(t *testing.T) {
 	b.ok(err)
 	scheduled := func() *service.Verification {
 		for _, v := range b.desk.View.Verifications("job") {
-			if v.Wish.Scheduled && v.State() == service.VerifySame {
+			if v.Request.Scheduled && v.State() == service.VerifySame {
 				return &v
 			}
 		}

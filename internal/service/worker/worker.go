@@ -69,7 +69,6 @@ type Worker struct {
 	ended    chan struct{}   // signals the end of a unit
 }
 
-// New makes a worker.
 func New(o Options) *Worker {
 	o.Deps.Oplogs = &oplog.Shared{}
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
@@ -167,7 +166,7 @@ func (w *Worker) look(ctx context.Context) {
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
 	for i := range jobs {
 		d := &jobs[i].Definition
-		forget := d.Wish.Removed && jobs[i].Lease == nil
+		forget := d.Desired.Removed && jobs[i].Lease == nil
 		if w.has(d.Name) || !jobs[i].Wanted() && !forget {
 			continue
 		}
