@@ -172,7 +172,7 @@ type shared struct{ key, settings string }
 
 // putBack keeps a cluster for other tests if they may use it, and else stops it.
 func (c *Cluster) putBack() error {
-	if c.shared == nil {
+	if c.shared == nil || c.members[0].Pid() == 0 {
 		return c.Stop()
 	}
 	return PutSpare(c.shared.key, c)

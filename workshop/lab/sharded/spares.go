@@ -29,8 +29,8 @@ func startShared(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 ||
-		o.Cores > 0 || o.DiskSpeed.Slow() || topo.members != 1 || checked.ConfigMembers != 1
+	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 ||
+		o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow() || topo.members != 1 || checked.ConfigMembers != 1
 	if own || !lab.CanShare() {
 		return Start(ctx, o)
 	}
@@ -57,7 +57,8 @@ func startShared(ctx context.Context, o Options) (*Cluster, error) {
 
 // putBack keeps a cluster for other tests if they may use it, and else stops it.
 func (c *Cluster) putBack() error {
-	if c.shared == nil {
+	down := func(s *lab.Cluster) bool { return s.Members()[0].Pid() == 0 }
+	if c.shared == nil || slices.ContainsFunc(append(c.Shards(), c.Config()), down) {
 		return c.Stop()
 	}
 	return lab.PutSpare(c.shared.key, c)
