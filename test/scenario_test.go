@@ -87,7 +87,8 @@ const together = 40
 // one job, each in databases of its own. A scenario that ends the job is found
 // by the namespace in the error or else by halving, and the others are run
 // without it. A single one: -run 'TestScenarios/change/rename_chain$'. In make test a
-// part of them runs, see drawWays.
+// part of them runs, see drawWays. What a scenario leaves on the source is copied by a job
+// of mode structure, too, see structureOf.
 func TestScenarios(t *testing.T) {
 	seed := testseed.Of(t)
 	drawn := map[string][]string{}
@@ -99,7 +100,9 @@ func TestScenarios(t *testing.T) {
 		for _, sc := range scenarios() {
 			for _, way := range w {
 				if slices.Contains(drawn[sc.name], way) && selected(way, sc.name) {
-					cases = append(cases, newTrial(way, sc))
+					c := newTrial(way, sc)
+					c.structure = sc.runs(wayCopy) && way == drawn[sc.name][0]
+					cases = append(cases, c)
 				}
 			}
 		}
@@ -177,7 +180,9 @@ type trial struct {
 	sc  scenario
 	// base is the main database's name, n makes it new at each run.
 	base string
-	errs []error
+	// structure: a job of mode structure copies what is there at the end, too.
+	structure bool
+	errs      []error
 }
 
 func newTrial(way string, sc scenario) *trial {
@@ -329,6 +334,8 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 	compareAll(ctx, cases)
 	compareWanted(ctx, cases)
 	lap("comparison")
+	structureOf(t, cases)
+	lap("structure")
 	return nil, nil
 }
 
@@ -453,10 +460,12 @@ func excluded(patterns []string, ns string) bool {
 }
 
 // cleanUp drops the scenarios' databases on both sides.
-func cleanUp(t *testing.T, cases []*trial) {
+func cleanUp(t *testing.T, cases []*trial) { cleanUpOn(t, cases, shared.sourceDB, shared.targetDB) }
+
+func cleanUpOn(t *testing.T, cases []*trial, clients ...*mongo.Client) {
 	var g errgroup.Group
 	g.SetLimit(8)
-	for _, client := range []*mongo.Client{shared.sourceDB, shared.targetDB} {
+	for _, client := range clients {
 		dbs, err := client.ListDatabaseNames(t.Context(), bson.D{})
 		if err != nil {
 			t.Fatal(err)

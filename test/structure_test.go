@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,35 +18,16 @@ import (
 // none is a filter that no document passes.
 func none(string) bson.Raw { return kit.Raw(d("$nor", a(d()))) }
 
-// TestStructure makes on the target what all scenarios have before a job starts: the
-// catalogs are the same then, and the target has no document.
-func TestStructure(t *testing.T) {
-	var cases []*trial
-	for _, sc := range scenarios() {
-		if sc.runs(wayCopy) {
-			cases = append(cases, newTrial("structure", sc))
-		}
-	}
-	for some := range slices.Chunk(cases, together) {
-		structureOf(t, some)
-	}
-	for _, c := range cases {
-		t.Run(c.sc.name, func(t *testing.T) { c.report(t) })
-	}
-}
-
-// structureOf runs one job of mode structure for scenarios.
+// structureOf empties the target and makes there, by one job of mode structure, what the
+// scenarios have left on the source: the catalogs are the same then, and the target has no
+// document.
 func structureOf(t *testing.T, cases []*trial) {
-	cleanUp(t, cases)
-	defer cleanUp(t, cases)
+	cases = slices.DeleteFunc(slices.Clone(cases), func(c *trial) bool { return !c.structure })
+	if len(cases) == 0 {
+		return
+	}
 	ctx := t.Context()
-	cases = each(ctx, cases, "setup and change", func(c *trial, s *site) {
-		for _, do := range []func(*site){c.sc.setup, c.sc.change} {
-			if do != nil {
-				do(s)
-			}
-		}
-	})
+	cleanUpOn(t, cases, shared.targetDB)
 	of := func(ns string) *trial {
 		if i := slices.IndexFunc(cases, func(c *trial) bool { return c.owns(ns) }); i >= 0 {
 			return cases[i]
@@ -77,7 +57,7 @@ func structureOf(t *testing.T, cases []*trial) {
 		t.Error(err)
 	}
 	for _, d := range diffs {
-		of(d.NS).failed(errors.New(d.String()))
+		of(d.NS).failed(fmt.Errorf("structure: %s", d))
 	}
 	checkShown(t, live.Status())
 }

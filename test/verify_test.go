@@ -107,9 +107,9 @@ func plantsOfVerify(r *rand.Rand) []planted {
 	return all
 }
 
-// The command finds every sort of difference, in one run over all of them, and
-// invents none.
-func TestVerifyFindsWhatIsPlanted(t *testing.T) {
+// TestPlantedIsFound plants every sort of difference. The command finds all of them in one
+// run, so does the comparison of these tests, and both invent none.
+func TestPlantedIsFound(t *testing.T) {
 	seed := testseed.Of(t)
 	var cases []*trial
 	var all []planted
@@ -120,7 +120,7 @@ func TestVerifyFindsWhatIsPlanted(t *testing.T) {
 		}
 	}
 	cleanUp(t, cases)
-	t.Cleanup(func() { _ = dropAll(context.WithoutCancel(t.Context()), cases) })
+	defer cleanUp(t, cases)
 	var g errgroup.Group
 	g.SetLimit(8)
 	for i, c := range cases {
@@ -134,6 +134,7 @@ func TestVerifyFindsWhatIsPlanted(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	compareFinds(t, all, cases)
 	bin := BuildMillrace(t)
 	for _, mode := range [][]string{{"--recheck-for", "0"}, {"--recheck-for", "1s"}} {
 		v := runVerify(t, bin, append(mode, "--include", "vp*")...)

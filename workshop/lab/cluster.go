@@ -42,7 +42,8 @@ type Cluster struct {
 	tls     *TLSFiles
 	keyFile *keyFile // between members; nil without Auth
 	members []*Member
-	reuse   *reuse // nil unless the cluster is kept for other tests
+	reuse   *reuse  // nil unless the cluster is kept for other tests
+	shared  *shared // nil unless other tests of the process may use the cluster
 }
 
 // Start starts a cluster and waits for a writable primary and all members. ctx bounds the start alone.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -40,24 +39,26 @@ func NeedServers(t TB) {
 	}
 }
 
-// ForTest starts a cluster with a lean journal and stops it after the test, which it skips under -short. After a
-// failed test it logs the ends of the servers' logs.
+// ForTest starts a cluster with a lean journal, or takes an emptied one that earlier tests of the process have used.
+// It skips the test under -short. After a failed test it logs the ends of the servers' logs and stops the cluster.
 func ForTest(t TB, o Options) *Cluster {
 	t.Helper()
 	NeedServers(t)
 	o.LeanJournal = true
-	c, err := Start(t.Context(), o)
+	c, err := startShared(t.Context(), o)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	t.Cleanup(func() {
+		end := (*Cluster).putBack
 		if t.Failed() {
 			if c.reuse != nil {
 				c.reuse.spent = true
 			}
 			c.LogTails(t)
+			end = (*Cluster).Stop
 		}
-		if err := c.Stop(); err != nil {
+		if err := end(c); err != nil {
 			t.Logf("%v", err)
 		}
 	})
@@ -146,10 +147,7 @@ func testFlag(name string) string {
 
 // keepFor is how long clusters of tests are kept; 0 is not at all.
 func keepFor(o Options) time.Duration {
-	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy ||
-		o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
-	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" ||
-		flag.Lookup("test.v") == nil {
+	if !o.ordinary() || flag.Lookup("test.v") == nil {
 		return 0
 	}
 	d, err := time.ParseDuration(os.Getenv("MILLRACE_LAB_KEEP"))
@@ -179,14 +177,11 @@ func reuseCluster(ctx context.Context, o Options, limit time.Duration) (*Cluster
 	if err != nil {
 		return nil, err
 	}
-	log := o.Logger
-	o.Logger = nil
-	raw, err := json.Marshal(o)
+	key, err := o.Key()
 	if err != nil {
-		return nil, fmt.Errorf("lab: name a cluster: %w", err)
+		return nil, err
 	}
-	sum := sha256.Sum256(raw)
-	o.Logger = log
+	sum := sha256.Sum256([]byte(key))
 	for i := 0; ; i++ {
 		o.Name = "kept-" + hex.EncodeToString(sum[:4]) + "-" + strconv.Itoa(i)
 		unlock, err := tryLock(store.path(o.Name, inUseSuffix))

@@ -50,6 +50,7 @@ type Cluster struct {
 
 	next    int // the number of the next shard
 	routers []*router.Router
+	shared  *shared // nil unless other tests of the process may use the cluster
 }
 
 // members are the sets of a cluster. Their methods may be called concurrently.
@@ -469,7 +470,7 @@ func (c *Cluster) URI() string {
 	return c.Config().RouterURI(hosts)
 }
 
-// ForTest starts a cluster as lab.ForTest does, by default with small caches.
+// ForTest starts a cluster, or takes an emptied one, as lab.ForTest does, by default with small caches.
 func ForTest(t lab.TB, o Options) *Cluster {
 	t.Helper()
 	lab.NeedServers(t)
@@ -477,17 +478,19 @@ func ForTest(t lab.TB, o Options) *Cluster {
 	if o.CacheGB == 0 {
 		o.CacheGB = 0.25
 	}
-	c, err := Start(t.Context(), o)
+	c, err := startShared(t.Context(), o)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	t.Cleanup(func() {
+		end := (*Cluster).putBack
 		if t.Failed() {
 			for _, s := range append(c.Shards(), c.Config()) {
 				s.LogTails(t)
 			}
+			end = (*Cluster).Stop
 		}
-		if err := c.Stop(); err != nil {
+		if err := end(c); err != nil {
 			t.Logf("%v", err)
 		}
 	})
