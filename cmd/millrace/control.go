@@ -251,7 +251,9 @@ func (c *control) finalizedBefore(j *jobInfo) error {
 	fmt.Fprintf(&b, "%s: already %s, nothing done\n%s", cli.Plain(j.Job), finalizedText(j.FinalizedAt),
 		wayBack(j.Job, j.TargetPosition))
 	writeListed(&b, "differs: ", j.Differences)
-	return c.Tell(c.Output, j.asStatus(), b.String())
+	writeRefused(&b, j.Job, j.Letters)
+	return cmp.Or(c.Tell(c.Output, j.asStatus(), b.String()),
+		differencesError(job.Status{Job: j.Job, Differences: j.Differences}))
 }
 
 func (c *control) finalize(ctx context.Context) error {
@@ -292,6 +294,7 @@ func (c *control) finalize(ctx context.Context) error {
 			st.TargetPosition, api.PathJobs, cli.Plain(j.Name))
 	}
 	writeEnd(&b, *st)
+	writeRefused(&b, j.Name, st.Conflicts.Stats)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
 

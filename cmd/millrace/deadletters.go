@@ -116,7 +116,7 @@ func (l *letterLook) none(ctx context.Context, from letters, out io.Writer) erro
 
 func lettersShowCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
-	cmd := a.described("deadletters show", &cobra.Command{Args: cobra.ExactArgs(1)})
+	cmd := a.described("deadletters show", &cobra.Command{Args: oneLetter})
 	return l.command(cmd, func(ctx context.Context, from letters) error {
 		id := cmd.Flags().Arg(0)
 		one, err := from.one(ctx, id)
@@ -128,6 +128,15 @@ func lettersShowCommand(a *app) *cobra.Command {
 		}
 		return a.Tell(l.output, one, one.text())
 	})
+}
+
+// oneLetter refuses command lines that do not name exactly one dead letter.
+func oneLetter(_ *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("want the id of one dead letter, got %d", len(args)),
+		"millrace deadletters list shows their ids")
 }
 
 // shownLetter is what show prints. Documents are canonical extended JSON, null for none.

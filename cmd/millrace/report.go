@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -62,7 +63,9 @@ func summaryText(sum summary) string {
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
-	b.WriteString(wayBack(s.Job, s.TargetPosition))
+	if sum.Finalized {
+		b.WriteString(wayBack(s.Job, s.TargetPosition))
+	}
 	writeEnd(&b, s)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))
@@ -104,6 +107,13 @@ func writeListed(b *strings.Builder, what string, items []string) {
 func writeEnd(b *strings.Builder, s job.Status) {
 	writeListed(b, "differs: ", s.Differences)
 	writeListed(b, "left out: ", s.LeftOut)
+}
+
+// writeRefused names documents that the target lacks although the job is finalized.
+func writeRefused(b *strings.Builder, job string, s deadletter.Stats) {
+	if s.Open+s.Unmapped > 0 {
+		fmt.Fprintf(b, "  dead letters: %s; see millrace deadletters list --job %s\n", s.Text(), cli.Plain(job))
+	}
 }
 
 // listed returns lines for the first maxListed items, and one with the number of others.
