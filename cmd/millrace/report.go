@@ -132,9 +132,20 @@ func planText(p *job.Plan) string {
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
 	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", cli.Plain(p.Source), cli.Plain(p.SourceInfo),
 		cli.Plain(p.Target), cli.Plain(p.TargetInfo))
+	if len(p.Collections) > 0 || !p.Checks.Failed() { // else they were perhaps not read
+		fmt.Fprintf(&b, "%s\n\n", plannedTable(p.Collections))
+	}
+	if len(p.Rules) > 0 {
+		fmt.Fprintf(&b, "%s\n\n", rulesTable(p.Rules))
+	}
+	fmt.Fprintf(&b, "%s\n", checksTable(p.Checks))
+	return b.String()
+}
+
+func plannedTable(all []precheck.Collection) string {
 	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
 	var docs, bytes int64
-	for _, c := range p.Collections {
+	for _, c := range all {
 		target := c.Target
 		if c.Target == c.Source {
 			target = ""
@@ -142,14 +153,9 @@ func planText(p *job.Plan) string {
 		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, format.Size(c.Bytes), c.Indexes})
 		docs, bytes = docs+c.Docs, bytes+c.Bytes
 	}
-	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, format.Size(bytes), ""})
+	t.AppendFooter(table.Row{plural(len(all), "collection"), "", "", docs, format.Size(bytes), ""})
 	alignRight(t, 4, 5, 6)
-	fmt.Fprintf(&b, "%s\n\n", t.Render())
-	if len(p.Rules) > 0 {
-		fmt.Fprintf(&b, "%s\n\n", rulesTable(p.Rules))
-	}
-	fmt.Fprintf(&b, "%s\n", checksTable(p.Checks))
-	return b.String()
+	return t.Render()
 }
 
 func rulesTable(rules []transform.Effect) string {
