@@ -232,7 +232,8 @@ func (c *control) finalizedBefore(j *jobInfo) error {
 	case j.State != state.Finalized:
 		return cannot("finalize")(c, j)
 	}
-	return c.Tell(c.Output, j.asStatus(), textOf("finalized before", j))
+	return cmp.Or(c.Tell(c.Output, j.asStatus(), textOf("finalized before", j)),
+		differencesError(job.Status{Job: j.Job, Differences: j.Differences}))
 }
 
 func (c *control) finalize(ctx context.Context) error {

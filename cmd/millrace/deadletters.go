@@ -277,7 +277,8 @@ func (l *storedLetters) export(ctx context.Context, w io.Writer) error {
 
 func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) {
 	if id != "" {
-		return nil, cli.WithCode(cli.ExitUsage, errors.New("--id is for jobs of a service"))
+		return nil, misuse(errors.New("--id is for jobs of a service"),
+			"leave it out: all open dead letters of the job are tried")
 	}
 	if err := l.only(ctx); err != nil {
 		return nil, err

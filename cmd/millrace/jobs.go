@@ -120,7 +120,8 @@ func endedInfo(rec server.Record) (*jobInfo, error) {
 	}
 	info := &jobInfo{Job: rec.Job, State: state.Stopped, Phase: st.Phase, Source: st.Source, Target: st.Target,
 		Owner: &ownerInfo{Host: rec.Host, PID: rec.PID}, CreatedAt: st.StartedAt.UTC(), SavedAt: *rec.EndedAt,
-		Applied: st.Follow.Applied, TargetPosition: st.TargetPosition, Differences: st.Differences, last: st}
+		Applied: st.Follow.Applied, TargetPosition: st.TargetPosition, Differences: st.Differences,
+		Letters: st.Conflicts.Stats, last: st}
 	if st.Phase == job.PhaseFinalized {
 		info.State, info.FinalizedAt = state.Finalized, cmp.Or(st.FinalizedAt, rec.EndedAt)
 	}

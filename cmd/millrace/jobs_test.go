@@ -160,7 +160,8 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	}
 	b.expect(cli.ExitOK, "status", "finalized", "orders", "target position")
 	b.expect(cli.ExitOK, "status --output json", `"state": "finished"`, `"targetPosition": "17`, `"finalizedAt": "20`)
-	b.expect(cli.ExitOK, "finalize --target "+p.target, "orders: already finalized at 20", "reverse --job orders")
+	b.expect(cli.ExitOK, "finalize --target "+p.target, "orders: already finalized at 20", "reverse --job orders",
+		"1 not on the target, 1 settled; see millrace deadletters list --job orders")
 	b.expect(cli.ExitUsage, "pause", "cannot pause job orders: it was finalized at 20")
 	b.expect(cli.ExitOK, "jobs show --output json", `"targetPosition": "17`)
 	b.expect(cli.ExitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")

@@ -14,11 +14,13 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	clitest "github.com/millrace/millrace/test/cli"
 	"github.com/millrace/millrace/test/hubtest"
 )
@@ -157,10 +159,12 @@ func TestJobsOfAService(t *testing.T) {
 	waiting.Go(func() {
 		b.until(func() bool { return b.view.Job("orders").Definition.Desired.Finalize })
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
-			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"}}})
+			Phase: job.PhaseFinalized, FinalizedAt: &ended, TargetPosition: "7:1", Differences: []string{"an index"},
+			Conflicts: progress.Conflicts{Stats: deadletter.Stats{Open: 1}}}})
 	})
 	b.expect(cli.ExitFailure, "finalize --job orders --when-caught-up --wait", "finalized at",
-		"choose Reverse in the console, or POST to /api/v1/jobs/orders/reverse", "an index")
+		"choose Reverse in the console, or POST to /api/v1/jobs/orders/reverse", "an index",
+		"1 not on the target; see millrace deadletters list --job orders")
 	waiting.Wait()
 	b.expect(cli.ExitFailure, "finalize --job orders", "2026-05-01T12:00:00Z")
 	b.expect(cli.ExitOK, "jobs show --job orders", "target position", "7:1", "2026-05-01T12:00:00Z")

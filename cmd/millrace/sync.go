@@ -66,7 +66,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		return precheckError(forbidden.Plan.Checks)
 	}
 	if errors.Is(runErr, state.ErrRunning) { // this process has done nothing that a report could show
-		return refused(mongo.Wrap(runErr, "job %s", cli.Plain(plan.Job)))
+		return refused(runErr) // names the job
 	}
 	sum := summary{Version: cli.BuildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan,
 		Status: j.Status(), Started: began, Ended: time.Now()}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/verify"
@@ -159,5 +160,28 @@ func TestFigures(t *testing.T) {
 	}
 	if format.Share(5, 0, false) != 0 || format.Share(5, 2, false) != 1 || format.Share(0, 0, true) != 1 {
 		t.Error("share leaves 0 to 1")
+	}
+}
+
+// TestUnreadPlan: a plan whose checks failed before collections were read shows none, rather than a count of 0.
+func TestUnreadPlan(t *testing.T) {
+	var p job.Plan
+	if text := textOf("plan", &p); !strings.Contains(text, "0 collections") {
+		t.Errorf("an empty source: %s", text)
+	}
+	p.Checks.Add(precheck.Fail, "target privileges", "not authorized", "")
+	if text := textOf("plan", &p); strings.Contains(text, "collections") || !strings.Contains(text, "not authorized") {
+		t.Errorf("refused: %s", text)
+	}
+}
+
+// TestWayBackOfStopped: a sync that was stopped while it finalized offers no way back yet.
+func TestWayBackOfStopped(t *testing.T) {
+	sum := summary{Status: job.Status{Job: "orders", Phase: job.PhaseFinalizing, TargetPosition: "7:1"}}
+	if text := textOf("summary", sum); strings.Contains(text, "fall back") {
+		t.Error(text)
+	}
+	if sum.Finalized = true; !strings.Contains(textOf("summary", sum), "stands at 7:1: to fall back") {
+		t.Error(textOf("summary", sum))
 	}
 }

@@ -91,7 +91,7 @@ func failWithCode(cmd *cobra.Command) {
 		cmd.RunE = runGroup
 	} else if run := cmd.RunE; run != nil {
 		if cmd.Args == nil {
-			cmd.Args = cobra.NoArgs
+			cmd.Args = noArgs
 		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
@@ -106,6 +106,14 @@ func failWithCode(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		failWithCode(sub)
 	}
+}
+
+// noArgs refuses arguments. A command with others below it takes one for the name of such a command.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || cmd.HasAvailableSubCommands() {
+		return cobra.NoArgs(cmd, args)
+	}
+	return fmt.Errorf("%s takes no argument: %q", cmd.CommandPath(), args[0])
 }
 
 type failure struct {

@@ -98,7 +98,8 @@ func (c *connected) close() {
 func (s *Spec) open(ctx context.Context, side, uri string, o mongo.Options) (*mongo.Cluster, error) {
 	slow := time.AfterFunc(stalledAfter, func() {
 		s.Log.Warn("waiting for the "+side+" to accept connections", "address", mongo.Redact(uri),
-			"hint", "check that it runs and has free connections (connections.available of serverStatus)")
+			"hint", "check host, port, replicaSet= and tls= of the connection string, that it runs, and that it has free "+
+				"connections (connections.available of serverStatus)")
 	})
 	defer slow.Stop()
 	return s.Connect(ctx, uri, o)

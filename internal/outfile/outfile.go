@@ -27,7 +27,7 @@ func find(path string) (place, error) {
 			return place{}, errors.New("is a symbolic link that leads to nothing")
 		}
 		if dir, err := os.Stat(filepath.Dir(path)); err != nil || !dir.IsDir() {
-			return place{}, errors.New("is in a directory that does not exist")
+			return place{}, errors.New("its directory does not exist")
 		}
 		return place{file: path}, nil
 	}

@@ -271,8 +271,14 @@ func (p sides) deployments() {
 		p.ok("target", "%s", describe(dst))
 	}
 	if src.Kind == mongo.KindReplicaSet && (src.SetID.IsZero() || dst.SetID.IsZero()) {
+		side := "the source"
+		if !src.SetID.IsZero() {
+			side = "the target"
+		} else if dst.SetID.IsZero() {
+			side = "both sides"
+		}
 		p.add(Warn, "identity", "grant clusterMonitor, or the action replSetGetConfig, on both sides",
-			"a user may not read the replica set's configuration: only the sets' addresses are compared")
+			"cannot read the configuration of %s: only the sets' addresses are compared", side)
 	}
 	p.shards()
 	if p.Rules.SkipsAny(stream.OpInsert) && dst.Kind == mongo.KindSharded {

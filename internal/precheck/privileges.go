@@ -306,7 +306,7 @@ func (n *needs) text() string {
 	const most = 4
 	text := "the user lacks " + strings.Join(n.lacks[:min(most, len(n.lacks))], "; ")
 	if more := len(n.lacks) - most; more > 0 {
-		text += fmt.Sprintf("; and more on %d other resources", more)
+		text += fmt.Sprintf("; and more on %d others", more)
 	}
 	return text
 }

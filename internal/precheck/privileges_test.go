@@ -165,7 +165,7 @@ func TestNeedsText(t *testing.T) {
 	for _, ns := range []string{"a.a", "a.b", "a.a", "a.c", "a.d", "a.e", "a.f"} {
 		n.on(ns, "find")
 	}
-	want := "the user lacks find on a.a; find on a.b; find on a.c; find on a.d; and more on 2 other resources"
+	want := "the user lacks find on a.a; find on a.b; find on a.c; find on a.d; and more on 2 others"
 	if n.text() != want {
 		t.Errorf("%s", n.text())
 	}

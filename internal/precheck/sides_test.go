@@ -51,7 +51,9 @@ func TestDeployments(t *testing.T) {
 		{"old target", set, sharded, func(p *planner) { p.Target.Info.Version = mongo.Version{Major: 5} },
 			[]string{"fail target: a sharded cluster of MongoDB 5.0.0 is not supported as a target"}},
 		{"no configuration", set, set, func(p *planner) { p.Target.Info.SetID = bson.ObjectID{} },
-			[]string{"warn identity: a user may not read the replica set's configuration"}},
+			[]string{"warn identity: cannot read the configuration of the target: only the sets' addresses"}},
+		{"no configuration of the source", set, set, func(p *planner) { p.Source.Info.SetID = bson.ObjectID{} },
+			[]string{"warn identity: cannot read the configuration of the source: only the sets' addresses"}},
 	} {
 		p := between(c.src, c.dst)
 		if c.change != nil {

@@ -90,7 +90,8 @@ func LoadFinished(ctx context.Context, c *mongo.Cluster, name string) (f Finishe
 		return f, err
 	case len(raws) == 0:
 		return f, mongo.WithHint(fmt.Errorf("%w: %s has none named %s", ErrNoJob, c.Address(), name),
-			"a job is stored on its target; millrace jobs list --target shows those there")
+			"a job is stored on its target, and millrace jobs list --target shows those there; millrace reverse takes "+
+				"source and target as the job had them")
 	}
 	if f.Job, err = readJob(raws[0]); err != nil {
 		return f, err

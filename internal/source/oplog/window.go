@@ -42,7 +42,10 @@ func ReadWindow(ctx context.Context, c *mongo.Cluster) (Window, error) {
 	}
 	w := Window{Oldest: first.at, Newest: last.at, at: time.Now()}
 	raw, err := conn.Run(ctx, oplogDB, bson.D{{Key: "collStats", Value: oplogColl}})
-	if err == nil { // else the sizes are unknown
+	switch {
+	case ctx.Err() != nil: // unknown sizes would look like a full oplog
+		return Window{}, ctx.Err()
+	case err == nil: // else the sizes are unknown
 		stats := bson.Raw(raw)
 		w.Bytes, _ = stats.Lookup("size").AsInt64OK()
 		w.MaxBytes, _ = stats.Lookup("maxSize").AsInt64OK()
