@@ -82,7 +82,7 @@ func (r *reader) stream(ctx context.Context) error {
 		found := false
 		names := r.excluded()
 		if names != nil {
-			r.feed.resign(r)
+			r.feed.ahead(r)
 		} else if rep, found, err = r.feed.next(ctx, r); err != nil {
 			return err
 		}
