@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -90,6 +91,13 @@ func (f *filter) extend(size int64) {
 	}
 	room := maxExcluded - len(names)
 	if room <= 0 || size < largeEntry {
+		return
+	}
+	maps.DeleteFunc(f.skipped, func(ns string, _ int64) bool { // entries that were read before are still coming
+		return slices.Contains(names, ns) || len(f.prefixes) > 0 &&
+			!slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
+	})
+	if len(f.skipped) == 0 {
 		return
 	}
 	more := slices.SortedFunc(maps.Keys(f.skipped), func(a, b string) int { return cmp.Compare(f.skipped[b], f.skipped[a]) })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,5 +189,21 @@ func TestSuccessor(t *testing.T) {
 		if got := successor(prefix); got != want || want != "" && got <= prefix+"\U0010ffff" {
 			t.Errorf("%q: %q, want %q", prefix, got, want)
 		}
+	}
+}
+
+// TestFilterGrows: while entries are still coming that were read before the filter was known, it does not fill with
+// what it leaves out already.
+func TestFilterGrows(t *testing.T) {
+	f := &filter{sample: 1000, prefixes: []string{"a."}}
+	few := []string{"a.big", "b.big", "a.large"}
+	for range 10_000 {
+		for _, ns := range few {
+			f.skip(&nsInfo{name: ns}, 1000)
+			f.judge(1000)
+		}
+	}
+	if got := *f.names.Load(); !slices.Equal(got, []string{"a.large", "a.big"}) {
+		t.Errorf("%q", got)
 	}
 }
