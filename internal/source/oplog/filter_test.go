@@ -53,7 +53,13 @@ func TestFilter(t *testing.T) {
 		for range 200 {
 			w.step()
 		}
-		w.write("out0", 50)
+		for _, db := range []string{w.db(), w.db() + "2"} { // then no rename is in doubt, and a filter may be used
+			_, err := c.Client.Database(db).Collection("out0").InsertOne(t.Context(), doc("end"))
+			ok(t, err)
+		}
+		for range 40 {
+			w.write("out0", 50)
+		}
 		end := position(t, c)
 		for _, f := range followers {
 			f.calm.Store(true)
