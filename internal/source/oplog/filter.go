@@ -33,6 +33,9 @@ const (
 	firstWindow, longestWindow = 10 * time.Second, time.Hour
 	// filteredAwait is how long a filtered cursor waits for entries. Then the position moves on.
 	filteredAwait = 200 * time.Millisecond
+	// seldom bounds the share of time that a server searches for its newest committed entry. Behind it may be
+	// millions, while no majority is available.
+	seldom = 5
 )
 
 // errUnfiltered ends a pass whose reader must read again, without a filter.
@@ -215,12 +218,14 @@ func (o *ownCursor) nextWindow(ctx context.Context) error {
 
 // ask notes what is committed before the next request, now and then.
 func (o *ownCursor) ask(ctx context.Context) error {
-	if o.names == nil || !o.until.IsZero() || time.Since(o.asked) < min(o.await, filteredAwait)/2 {
+	if o.names == nil || !o.until.IsZero() || time.Since(o.asked) < max(min(o.await, filteredAwait)/2, seldom*o.took) {
 		return nil
 	}
+	began := time.Now()
 	var err error
 	o.committed, err = newest(ctx, o.conn)
 	o.asked = time.Now()
+	o.took = o.asked.Sub(began)
 	return err
 }
 

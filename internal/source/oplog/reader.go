@@ -126,6 +126,7 @@ type ownCursor struct {
 	window    time.Duration
 	committed mongo.OpTime // when it was asked
 	asked     time.Time
+	took      time.Duration // to ask
 }
 
 // read delivers the next reply, in which the server leaves out the writes to some collections.
