@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -32,6 +33,9 @@ const (
 	firstWindow, longestWindow = 10 * time.Second, time.Hour
 	// filteredAwait is how long a filtered cursor waits for entries. Then the position moves on.
 	filteredAwait = 200 * time.Millisecond
+	// seldom bounds the share of time that a server searches for its newest committed entry. Behind it may be
+	// millions, while no majority is available.
+	seldom = 5
 )
 
 // errUnfiltered ends a pass whose reader must read again, without a filter.
@@ -41,9 +45,9 @@ var errUnfiltered = errors.New("entries that a filter left out are needed")
 // selects by prefixes of names that the rules keep, if there are any, and leaves out collections that were large. All
 // else passes: commands, transactions and collections not seen yet. The assembler sets it, the reader uses it.
 //
-// The position moves past entries that were left out. Behind the newest entries, a cursor reads a window that ends at an
-// entry that passes. At the end, an empty reply proves that the server looked at everything that it had committed before
-// the request.
+// The position moves past entries that were left out. Behind the newest entries, a cursor reads a window that ends at
+// an entry that passes. At the end, an empty reply proves that the server looked at everything that it had committed
+// before the request.
 type filter struct {
 	sample   int64
 	prefixes []string
@@ -92,7 +96,15 @@ func (f *filter) extend(size int64) {
 	if room <= 0 || size < largeEntry {
 		return
 	}
-	more := slices.SortedFunc(maps.Keys(f.skipped), func(a, b string) int { return cmp.Compare(f.skipped[b], f.skipped[a]) })
+	maps.DeleteFunc(f.skipped, func(ns string, _ int64) bool { // entries that were read before are still coming
+		return slices.Contains(names, ns) || len(f.prefixes) > 0 &&
+			!slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
+	})
+	if len(f.skipped) == 0 {
+		return
+	}
+	more := slices.SortedFunc(maps.Keys(f.skipped),
+		func(a, b string) int { return cmp.Compare(f.skipped[b], f.skipped[a]) })
 	names = slices.Concat(names, more[:min(room, len(more))])
 	f.names.Store(&names)
 }
@@ -183,8 +195,8 @@ func (o *ownCursor) openFiltered(ctx context.Context) (*wire.Cursor, error) {
 			o.filter.passing(*o.names, from)}, true)
 	}
 	o.until, o.opened = until, time.Now()
-	return o.reader.open(ctx, o.conn, bson.D{{Key: "ts", Value: bson.D{{Key: "$gte", Value: from.TS}, {Key: "$lte", Value: until.TS}}},
-		o.filter.passing(*o.names, from, until)}, false)
+	within := bson.D{{Key: "$gte", Value: from.TS}, {Key: "$lte", Value: until.TS}}
+	return o.reader.open(ctx, o.conn, bson.D{{Key: "ts", Value: within}, o.filter.passing(*o.names, from, until)}, false)
 }
 
 // nextWindow opens the cursor after the one that has read its window.
@@ -207,12 +219,15 @@ func (o *ownCursor) nextWindow(ctx context.Context) error {
 
 // ask notes what is committed before the next request, now and then.
 func (o *ownCursor) ask(ctx context.Context) error {
-	if o.names == nil || !o.until.IsZero() || time.Since(o.asked) < min(o.await, filteredAwait)/2 {
+	apart := max(min(o.await, filteredAwait)/2, seldom*o.took)
+	if o.names == nil || !o.until.IsZero() || time.Since(o.asked) < apart {
 		return nil
 	}
+	began := time.Now()
 	var err error
 	o.committed, err = newest(ctx, o.conn)
 	o.asked = time.Now()
+	o.took = o.asked.Sub(began)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,7 +53,13 @@ func TestFilter(t *testing.T) {
 		for range 200 {
 			w.step()
 		}
-		w.write("out0", 50)
+		for _, db := range []string{w.db(), w.db() + "2"} { // then no rename is in doubt, and a filter may be used
+			_, err := c.Client.Database(db).Collection("out0").InsertOne(t.Context(), doc("end"))
+			ok(t, err)
+		}
+		for range 40 {
+			w.write("out0", 50)
+		}
 		end := position(t, c)
 		for _, f := range followers {
 			f.calm.Store(true)
@@ -188,5 +195,21 @@ func TestSuccessor(t *testing.T) {
 		if got := successor(prefix); got != want || want != "" && got <= prefix+"\U0010ffff" {
 			t.Errorf("%q: %q, want %q", prefix, got, want)
 		}
+	}
+}
+
+// TestFilterGrows: while entries are still coming that were read before the filter was known, it does not fill with
+// what it leaves out already.
+func TestFilterGrows(t *testing.T) {
+	f := &filter{sample: 1000, prefixes: []string{"a."}}
+	few := []string{"a.big", "b.big", "a.large"}
+	for range 10_000 {
+		for _, ns := range few {
+			f.skip(&nsInfo{name: ns}, 1000)
+			f.judge(1000)
+		}
+	}
+	if got := *f.names.Load(); !slices.Equal(got, []string{"a.large", "a.big"}) {
+		t.Errorf("%q", got)
 	}
 }

@@ -161,6 +161,46 @@ func TestMajority(t *testing.T) {
 	}
 }
 
+// TestFilterMajority: while no majority is available, the position does not move over writes that the server leaves
+// out, for they may be rolled back.
+func TestFilterMajority(t *testing.T) {
+	t.Parallel()
+	o := testServer("")
+	o.Topology = "rs:3"
+	srv := lab.ForTest(t, o)
+	c := connect(t, srv.URI())
+	coll := c.Client.Database("out").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
+	start := position(t, c)
+	_, err := coll.InsertOne(t.Context(), doc(1))
+	ok(t, err)
+	release := stopReplication(t, srv, c, coll)
+	_, err = coll.InsertOne(t.Context(), doc("late"))
+	ok(t, err)
+	held, err := c.Positions(t.Context())
+	ok(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	filtered := New(c, Options{Keep: only("maj"), Prefixes: []string{"maj."}, Await: 10 * time.Millisecond})
+	filtered.sample = 1
+	beats := 0
+	err = filtered.Run(ctx, from(start), func(_ context.Context, b *stream.Batch) error {
+		switch {
+		case !b.End.Before(held.Last):
+			return errReached
+		case held.Majority.Before(b.End) && beats < 20:
+			t.Errorf("end %s beyond the majority's %s", b.End, held.Majority)
+		case b.End == held.Majority:
+			if beats++; beats == 20 {
+				release()
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, errReached) || beats < 20 {
+		t.Fatal(beats, err)
+	}
+}
+
 // testElection goes on over a change of primary from the last batch's position,
 // as a job does.
 func testElection(t *testing.T, srv *lab.Cluster, c *mongo.Cluster) {

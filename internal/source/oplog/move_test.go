@@ -249,3 +249,26 @@ func TestMoveLapses(t *testing.T) {
 		}
 	}
 }
+
+// TestFilterAfterSpool: a rename between databases in the spool comes after the source has decided for a filter. It
+// reads on from there, and nothing twice.
+func TestFilterAfterSpool(t *testing.T) {
+	c := connect(t, sharedURI)
+	nothing := func(*moving) {}
+	m := move(t, c, 3, nothing)
+	m.stall("off")
+	ok(t, <-m.ended)
+	m.fill(m.name+"z", 3)
+	end := position(t, c)
+	prefixes := []string{m.name + ".", m.name + "x."}
+	o := Options{JoinRenames: true, Prefixes: prefixes, Keep: func(ns string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
+	}}
+	want := withAt(read(t, c, o, from(m.start), end))
+	o.Spool = fillSpool(t, c, m.start, end)
+	filtered := New(c, o)
+	filtered.sample = 1
+	bs, err := readOr(t, filtered, from(m.start), end)
+	ok(t, err)
+	equal(t, withAt(bs), want)
+}

@@ -82,7 +82,7 @@ func (r *reader) stream(ctx context.Context) error {
 		found := false
 		names := r.excluded()
 		if names != nil {
-			r.feed.resign(r)
+			r.feed.ahead(r)
 		} else if rep, found, err = r.feed.next(ctx, r); err != nil {
 			return err
 		}
@@ -126,6 +126,7 @@ type ownCursor struct {
 	window    time.Duration
 	committed mongo.OpTime // when it was asked
 	asked     time.Time
+	took      time.Duration // to ask
 }
 
 // read delivers the next reply, in which the server leaves out the writes to some collections.

@@ -187,6 +187,19 @@ func (f *feed) resign(r *reader) {
 	}
 }
 
+// ahead notes that r, the only reader, reads on with a filter. Readers that join behind it do not lead.
+func (f *feed) ahead(r *reader) {
+	f.resign(r)
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leader == nil && f.end.Before(r.from) {
+		f.replies, f.bytes, f.end = nil, 0, r.from
+	}
+}
+
 // depose lets another reader read on. What the leader reads later is its own.
 func (f *feed) depose() {
 	f.mu.Lock()

@@ -117,6 +117,33 @@ func TestSilentLeader(t *testing.T) {
 	})
 }
 
+// TestJoinedBehind: who joins behind a reader with a filter reads by itself, and the reader need not wait for it.
+func TestJoinedBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &feed{readers: 1, changed: make(chan struct{})}
+		at := func(second uint32) mongo.OpTime {
+			return mongo.OpTime{TS: bson.Timestamp{T: second, I: 1}, Term: 1}
+		}
+		filtered, behind := &reader{from: at(1), skip: 1}, &reader{from: at(5), skip: 1}
+		if _, found, err := f.next(t.Context(), filtered); found || err != nil || f.leader != filtered {
+			t.Fatalf("nobody leads: %v %v", found, err)
+		}
+		filtered.from = at(9)
+		f.ahead(filtered)
+		f.readers = 2
+		if _, found, err := f.next(t.Context(), behind); found || err != nil || f.leader != nil {
+			t.Fatalf("the one behind does not read by itself: %v %v", found, err)
+		}
+		began := time.Now()
+		if _, found, err := f.next(t.Context(), filtered); found || err != nil || f.leader != filtered || f.end != at(9) {
+			t.Fatalf("the one ahead does not lead: %v %v", found, err)
+		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("after %s", waited)
+		}
+	})
+}
+
 // follower runs a source again after each failure.
 type follower struct {
 	Options

@@ -140,8 +140,8 @@ func (r *reader) record(ctx context.Context, rec spool.Record) error {
 	return r.sink.put(c)
 }
 
-// startIn skips the first record's entries before r's position. The record must have the entry at an
-// exact position.
+// startIn skips the first record's entries before r's position, and the one there if it was delivered. The record must
+// have the entry at an exact position.
 func (r *reader) startIn(c *chunk) error {
 	var first mongo.OpTime
 	err := c.batch.Each(func(doc []byte) error {
@@ -159,6 +159,7 @@ func (r *reader) startIn(c *chunk) error {
 	if err == nil && exact(r.from) && !same(first, r.from) {
 		err = rolledBack("the entry", r.from, first)
 	}
+	c.skip += r.skip
 	return err
 }
 
