@@ -100,6 +100,9 @@ func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilt
 	if err != nil {
 		return nil, d.refused(ctx, q, err)
 	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, err
+	}
 	return j, d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job})
 }
 
