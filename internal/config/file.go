@@ -175,6 +175,9 @@ func Line(n interface{ GetToken() *token.Token }) int {
 	return t.Position.Line
 }
 
+// maxProblems bounds the problems of a file. Each unknown name is compared with all known ones.
+const maxProblems = 100
+
 // read reads the pairs of a command's section, or of the entire file if section is "". Sections of
 // other commands are checked and not used.
 func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
@@ -183,6 +186,12 @@ func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 		known = slices.Concat(slices.Collect(maps.Values(r.sets))...)
 	}
 	for _, kv := range pairs {
+		if n := len(r.problems); n == maxProblems {
+			r.fail(Line(kv.Key), "", "has more problems than these", "correct them, and try again")
+		}
+		if len(r.problems) > maxProblems {
+			return
+		}
 		key, ok := Scalar(kv.Key)
 		nested, isMapping := Mapping(kv.Value)
 		isSetting := slices.Contains(known, key)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -229,6 +230,18 @@ func TestLargeFile(t *testing.T) {
 	_, _, err := load(t, []string{"--config=conf.yaml"}, nil, "#"+strings.Repeat("x", maxFile))
 	if err == nil || !strings.Contains(err.Error(), "bytes long") {
 		t.Fatalf("%v", err)
+	}
+}
+
+// TestManyProblems: a file of nothing but mistakes gets a short answer.
+func TestManyProblems(t *testing.T) {
+	var text strings.Builder
+	for i := range 10 * maxProblems {
+		fmt.Fprintf(&text, "k%d: 1\nsync%d: {a: b}\n", i, i)
+	}
+	_, problems := parseFile("f", []byte(text.String()), CommandSync)
+	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.What, "more problems") {
+		t.Errorf("%d problems, at last %v", len(problems), last)
 	}
 }
 

@@ -93,6 +93,21 @@ func named(t testing.TB, names ...string) bson.RawValue {
 	return bson.RawValue{Type: bson.TypeArray, Value: kit.Raw(doc)}
 }
 
+// TestLargeRegexes: short texts cannot take much memory, neither one nor many together.
+func TestLargeRegexes(t *testing.T) {
+	large := func(regexes, repetitions int) string {
+		one := `{"a": {"$regex": "` + strings.Repeat(".{1000}", repetitions) + `"}}`
+		return `{"$or": [` + strings.Repeat(one+", ", regexes-1) + one + `]}`
+	}
+	for filter, says := range map[string]string{large(1, 250): "too large", large(25, 10): "too large together",
+		large(1, 150): "", large(10, 10): ""} {
+		_, err := Parse(kit.Raw(parseDoc(t, filter)))
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%.60s: %v, does not say %q", filter, err, says)
+		}
+	}
+}
+
 // TestNamedElements: an array may have other names than indexes. It is another one then,
 // and no operand.
 func TestNamedElements(t *testing.T) {

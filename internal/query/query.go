@@ -128,6 +128,8 @@ type Query struct {
 	texts bool
 	mods  bool
 	regs  bool
+	// states is the size of all compiled regexes.
+	states int
 }
 
 // Match reports whether find with the filter would return the document. For invalid BSON the
@@ -148,6 +150,12 @@ func (q *Query) HasMod() bool { return q.mods }
 // OfAll reports that servers of 4.4, 5.0 and 6.0 all find what Match keeps. It is false with $mod
 // (see HasMod) and with a regex, on which a server may give up.
 func (q *Query) OfAll() bool { return !q.mods && !q.regs }
+
+// MaxStates bounds the size of the compiled regexes of a filter: without a bound, some KB of .{1000} take a gigabyte.
+const MaxStates = 200_000
+
+// States returns the size of the compiled regexes of the filter.
+func (q *Query) States() int { return q.states }
 
 // Parse reads a filter. What cannot be evaluated exactly as servers do is an error, which names its
 // place.

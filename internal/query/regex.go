@@ -23,6 +23,7 @@ type regexLeaf struct {
 	literal  []byte
 	anchored bool // at the start of the text
 	re       *regexp.Regexp
+	states   int // the size of re
 }
 
 func (l *regexLeaf) test(v value) bool {
@@ -50,7 +51,7 @@ func (l *regexLeaf) find(text []byte) bool {
 func (p *parser) regexValue(v value, at place) (*regexLeaf, error) {
 	p.regs = true
 	pattern, options := regexOf(v)
-	return newRegex(string(pattern), string(options), at)
+	return p.newRegex(string(pattern), string(options), at)
 }
 
 func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error) {
@@ -61,13 +62,13 @@ func (p *parser) regexOperator(ops []byte, v value, at place) (*regexLeaf, error
 	}
 	switch v.Type {
 	case bson.TypeString:
-		return newRegex(string(v.Text()), options, at)
+		return p.newRegex(string(v.Text()), options, at)
 	case bson.TypeRegex:
 		pattern, own := regexOf(v)
 		if len(own) > 0 && beside {
 			return nil, at.refuse("options stand in the regex and in $options; write them once")
 		}
-		return newRegex(string(pattern), options+string(own), at)
+		return p.newRegex(string(pattern), options+string(own), at)
 	}
 	return nil, at.refuse("it needs a string or a regex, not %s", describe(v))
 }
@@ -94,6 +95,17 @@ func optionsBeside(ops []byte, at place) (options string, is bool, err error) {
 	return options, is, nil
 }
 
+func (p *parser) newRegex(pattern, options string, at place) (*regexLeaf, error) {
+	l, err := newRegex(pattern, options, at)
+	if err != nil {
+		return nil, err
+	}
+	if p.states += l.states; p.states > MaxStates {
+		return nil, at.refuse("the regexes of the filter are too large together; use fewer or shorter repetitions")
+	}
+	return l, nil
+}
+
 func newRegex(pattern, options string, at place) (*regexLeaf, error) {
 	flags, err := flagsOf(options, at)
 	if err != nil {
@@ -106,6 +118,9 @@ func newRegex(pattern, options string, at place) (*regexLeaf, error) {
 	l := &regexLeaf{pattern: pattern, options: options}
 	if l.literal, l.anchored, err = literalOf(tree); err == nil {
 		return l, nil
+	}
+	if l.states = tree.states(); l.states > MaxStates {
+		return nil, at.refuse("regex /%s/ is too large; use fewer or shorter repetitions", pattern)
 	}
 	var out strings.Builder
 	tree.write(&out)

@@ -77,6 +77,18 @@ func (n *rnode) frames() int {
 	return min(total, maxFrames+1)
 }
 
+// states returns about how many states Go's engine makes of a node, at most MaxStates+1. It writes repetitions out.
+func (n *rnode) states() int {
+	total := 0
+	for _, k := range n.kids {
+		total = min(total+k.states(), MaxStates+1)
+	}
+	if n.op == rRepeat {
+		total *= max(n.min, n.max, 1)
+	}
+	return min(total+1, MaxStates+1)
+}
+
 func (n *rnode) onlyEnds() bool {
 	switch n.op {
 	case rEmpty, rEnd:

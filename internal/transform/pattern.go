@@ -205,11 +205,29 @@ func exactly(name string) glob { return glob{text: Literal(name), literal: name}
 
 // Literal returns a pattern, or a side of a rename, for exactly this name.
 func Literal(name string) string {
+	if !strings.ContainsAny(name, `\*?=;`) {
+		return name // the replacer is costly to make, and patterns call this for each character
+	}
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `=`, `\=`, `;`, `\;`).Replace(name)
 }
 
 func anyMatches(patterns []pattern, db, coll string) bool {
 	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(db, coll) })
+}
+
+// boundedFilters returns parseFilter that bounds the regexes of all filters together.
+func boundedFilters() func(text string) (*query.Query, string, error) {
+	states := 0
+	return func(text string) (*query.Query, string, error) {
+		q, canonical, err := parseFilter(text)
+		if err != nil {
+			return nil, "", err
+		}
+		if states += q.States(); states > query.MaxStates {
+			return nil, "", errors.New("the regexes of all filters are too large together; use fewer or shorter repetitions")
+		}
+		return q, canonical, nil
+	}
 }
 
 func parseFilter(text string) (q *query.Query, canonical string, err error) {

@@ -70,7 +70,7 @@ func New(c Config) (*Set, error) {
 			return nil, err
 		}
 	}
-	if s.filters, err = compileRules("filter", `db.coll={"status": "open"}`, c.Filter, parseFilter); err != nil {
+	if s.filters, err = compileRules("filter", `db.coll={"status": "open"}`, c.Filter, boundedFilters()); err != nil {
 		return nil, err
 	}
 	if s.skips, err = compileRules("skip", "db.coll=delete,drop", c.Skip, parseSkip); err != nil {

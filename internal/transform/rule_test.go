@@ -135,6 +135,7 @@ func TestSwap(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	largeFilter := func(ns string) string { return ns + `={"x": {"$regex": "` + strings.Repeat(".{1000}", 120) + `"}}` }
 	for _, c := range []struct {
 		c    Config
 		want string
@@ -153,6 +154,7 @@ func TestErrors(t *testing.T) {
 		{Config{Rename: []string{"a=b c"}}, "space"},
 		{Config{Rename: []string{"a.b=a.system.x"}}, "system."},
 		{Config{Rename: []string{"a=" + strings.Repeat("x", 64)}}, "at most 63"},
+		{Config{Filter: []string{largeFilter("a.b"), largeFilter("a.c")}}, "too large together"},
 	} {
 		_, err := New(c.c)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

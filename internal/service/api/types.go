@@ -158,7 +158,7 @@ func JobOf(j *service.Job) Job {
 // The codes of failures, beside those of operate.
 const (
 	CodeNoToken     operate.Code = "noToken"     // missing or wrong
-	CodeTooMany     operate.Code = "tooMany"     // wrong tokens, or listeners
+	CodeTooMany     operate.Code = "tooMany"     // wrong tokens, listeners, or changes (operate.TooMany)
 	CodeForeign     operate.Code = "foreign"     // another origin, or another host's name
 	CodeMethod      operate.Code = "method"      // unknown for the path
 	CodeTooLarge    operate.Code = "tooLarge"    // the body

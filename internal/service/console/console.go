@@ -218,7 +218,7 @@ func (c *console) refusal(err error) said {
 		return said{http.StatusInternalServerError, "the service could not do this", "try again; the log says why"}
 	}
 	codes := map[operate.Code]int{operate.NotFound: 404, operate.Exists: 409, operate.Conflict: 409, operate.Invalid: 422,
-		operate.Forbidden: 403}
+		operate.Forbidden: 403, operate.TooMany: 429}
 	return said{codes[e.Code], e.Text, e.Hint}
 }
 

@@ -185,6 +185,9 @@ func into[T any](v *View, m *map[string]heard[T]) func(jetstream.KeyValueEntry) 
 
 func (v *View) takeJob(e jetstream.KeyValueEntry) {
 	d, err := read[service.Definition](e)
+	if err == nil && d.Name != e.Key() { // two of a name would break what lists jobs, such as the metrics
+		err = fmt.Errorf("it is of job %q", d.Name)
+	}
 	v.redefine(func() { set(&v.jobs, e.Key(), d, err == nil) })
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "job", e.Key(), "error", err)

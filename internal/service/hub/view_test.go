@@ -81,6 +81,26 @@ func TestWorkersHaveWhatTheyLease(t *testing.T) {
 	}
 }
 
+// TestForeignDefinition: a definition under another job's name is passed over.
+func TestForeignDefinition(t *testing.T) {
+	h := open(t, time.Second)
+	for _, key := range []string{"a", "b"} {
+		if err := put(t.Context(), h.Jobs.definitions, key, &service.Definition{Name: "b"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := h.NewView()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	<-v.Loaded()
+	if list := v.Jobs(); len(list) != 1 || list[0].Definition.Name != "b" {
+		t.Errorf("%+v", list)
+	}
+	cancel()
+	<-ended
+}
+
 // TestViewEnds: a view ends with its context, at whatever moment of its start that is.
 func TestViewEnds(t *testing.T) {
 	h := open(t, time.Second)

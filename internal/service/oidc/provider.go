@@ -2,6 +2,7 @@
 package oidc
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -28,16 +29,23 @@ const (
 	// PathBack is where the provider redirects to.
 	PathBack   = "/login/oidc/back"
 	answerTime = 10 * time.Second
-	maxToken   = 16 << 10
+	// keysEvery is the least interval of reading an address of the provider again.
+	keysEvery = 10 * time.Second
+	keysAge   = 5 * time.Minute
+	maxToken  = 16 << 10
 )
 
 // Provider logs people in. It may be unreachable at the start. It is safe for concurrent use.
 type Provider struct {
 	Settings
 	client *http.Client
+	seldom seldom
 
 	mu    sync.Mutex
 	found *oidc.Provider
+	// checks is new since began.
+	checks *oidc.IDTokenVerifier
+	began  time.Time
 }
 
 // New makes a provider that client reaches; nil is a default client.
@@ -49,7 +57,41 @@ func New(s Settings, client *http.Client) *Provider {
 	own.Timeout = answerTime
 	// Keep to the provider's address.
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Provider{Settings: s, client: &own}
+	p := &Provider{Settings: s, client: &own}
+	p.seldom = seldom{to: cmp.Or(own.Transport, http.DefaultTransport), now: time.Now, read: map[string]time.Time{}}
+	own.Transport = &p.seldom
+	return p
+}
+
+// seldom refuses to read an address again within keysEvery. Else each token with a wrong signature, which anybody can
+// send, would have the provider's keys read again.
+type seldom struct {
+	to  http.RoundTripper
+	now func() time.Time
+
+	mu   sync.Mutex
+	read map[string]time.Time // when an address replied
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *seldom) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet {
+		return s.to.RoundTrip(r)
+	}
+	at, now := r.URL.String(), s.now()
+	s.mu.Lock()
+	was, known := s.read[at]
+	s.mu.Unlock()
+	if age := now.Sub(was); known && age >= 0 && age < keysEvery {
+		return nil, errors.New("it was read a moment ago")
+	}
+	res, err := s.to.RoundTrip(r)
+	if err == nil && res.StatusCode == http.StatusOK {
+		s.mu.Lock()
+		s.read[at] = now
+		s.mu.Unlock()
+	}
+	return res, err
 }
 
 func (p *Provider) Host() string {
@@ -163,7 +205,7 @@ func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
 
 func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string) (*oidc.IDToken, map[string]any,
 	error) {
-	id, err := found.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID}).Verify(ctx, text)
+	id, err := p.verifier(ctx, found).Verify(ctx, text)
 	if err != nil {
 		return nil, nil, fmt.Errorf("check the token of %s: %w", p.Host(), err)
 	}
@@ -175,6 +217,18 @@ func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string
 		return nil, nil, fmt.Errorf("the token of %s is of nobody", p.Host())
 	}
 	return id, claims, nil
+}
+
+// verifier returns one that keeps the provider's keys for keysAge, so that keys that the provider withdraws end.
+func (p *Provider) verifier(ctx context.Context, found *oidc.Provider) *oidc.IDTokenVerifier {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if age := p.seldom.now().Sub(p.began); p.checks == nil || age < 0 || age >= keysAge {
+		p.began = p.seldom.now()
+		p.checks = found.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), p.client),
+			&oidc.Config{ClientID: p.ClientID})
+	}
+	return p.checks
 }
 
 // bodiless omits the provider's body, which may hold anything.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +132,37 @@ func TestWhose(t *testing.T) {
 	} {
 		if who := p.Whose(t.Context(), token); who != nil {
 			t.Errorf("%s: %+v", name, who)
+		}
+	}
+}
+
+// TestKeys: tokens, also wrong ones of anybody, do not have the provider's keys read each time.
+func TestKeys(t *testing.T) {
+	there := oidctest.New(t)
+	var reads atomic.Int64
+	p := New(settings(there), &http.Client{Transport: round(func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(r.URL.Path, "/keys") {
+			reads.Add(1)
+		}
+		return http.DefaultTransport.RoundTrip(r)
+	})})
+	now := time.Now()
+	p.seldom.now = func() time.Time { return now }
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := map[string]any{"sub": "1", "groups": "dba"}
+	good, wrong := there.Token(claims), there.Sign(oidctest.Signer(t, key), claims)
+	for i, after := range []time.Duration{0, 0, keysEvery, keysAge} {
+		now = now.Add(after)
+		for range 10 {
+			if p.Whose(t.Context(), wrong) != nil || p.Whose(t.Context(), good) == nil {
+				t.Error("the wrong token is taken, or the good one is not")
+			}
+		}
+		if want := []int64{1, 1, 2, 3}[i]; reads.Load() != want {
+			t.Errorf("step %d: the keys were read %d times, want %d", i, reads.Load(), want)
 		}
 	}
 }

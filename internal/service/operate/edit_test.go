@@ -1,6 +1,8 @@
 package operate
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,6 +48,67 @@ func TestManyRefusals(t *testing.T) {
 	refusedAs(t, err, NotFound, "shop")
 	if e := r.trail(); e.Who != "ada" || e.Refused == "" {
 		t.Errorf("a minute later: %+v", e)
+	}
+}
+
+// TestManyChanges: one caller's changes do not push those of others out of the audit trail.
+func TestManyChanges(t *testing.T) {
+	r := start(t)
+	r.job("shop")
+	for range maxChanges {
+		r.changes.fits("ada", r.now, time.Hour, maxChanges)
+	}
+	_, err := r.Pause(t.Context(), caller(service.Operator), "shop")
+	refusedAs(t, err, TooMany, "changes in an hour")
+	_, _, err = r.Create(t.Context(), caller(service.Admin), service.Definition{Name: "new", Settings: someSettings})
+	refusedAs(t, err, TooMany, "changes in an hour")
+	if e := r.trail(); e.Who != "ada" || e.Refused == "" {
+		t.Errorf("the refusal is not in the trail: %+v", e)
+	}
+	_, made, err := r.Create(t.Context(), caller(service.Admin),
+		service.Definition{Name: "shop", Settings: r.View.Job("shop").Definition.Settings})
+	if made || err != nil {
+		t.Errorf("what changes nothing is refused: %v", err)
+	}
+	bob := caller(service.Operator)
+	bob.Name = "bob"
+	if _, err := r.Pause(t.Context(), bob, "shop"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	r.now = r.now.Add(time.Hour)
+	if _, err := r.Resume(t.Context(), caller(service.Operator), "shop"); err != nil {
+		t.Errorf("an hour later: %v", err)
+	}
+}
+
+// TestTurns: one large check of a caller runs at a time. Others wait while their requests last.
+func TestTurns(t *testing.T) {
+	var all turns
+	end, err := all.take(t.Context(), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := all.take(late, "ada"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a second check: %v", err)
+	}
+	endBob, err := all.take(late, "bob")
+	if err != nil {
+		t.Fatalf("another caller: %v", err)
+	}
+	endBob()
+	next := make(chan error)
+	go func() {
+		end, err := all.take(t.Context(), "ada")
+		if err == nil {
+			end()
+		}
+		next <- err
+	}()
+	end()
+	if err := <-next; err != nil || len(all.by) != 0 {
+		t.Errorf("the next check: %v, %d are left", err, len(all.by))
 	}
 }
 

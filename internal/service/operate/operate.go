@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/config"
@@ -34,6 +33,8 @@ const (
 	// Failed means that the job tried and failed, Ended that its process ends.
 	Failed Code = "failed"
 	Ended  Code = "ended"
+	// TooMany means that the caller has changed too much in a short time.
+	TooMany Code = "tooMany"
 )
 
 type Error struct {
@@ -67,29 +68,8 @@ type Desk struct {
 	View *hub.View
 	Now  func() time.Time
 
-	refusals refusals
-}
-
-// maxRefusals is how many refusals of one caller the audit trail takes in a minute: more of them would push out what
-// others have done.
-const maxRefusals = 60
-
-// refusals counts those of a minute, by caller.
-type refusals struct {
-	mu    sync.Mutex
-	since time.Time
-	by    map[string]int
-}
-
-// note reports whether the audit trail has room for one more.
-func (r *refusals) note(who string, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now.Sub(r.since) >= time.Minute || r.by == nil {
-		r.since, r.by = now, map[string]int{}
-	}
-	r.by[who]++
-	return r.by[who] <= maxRefusals
+	refusals, changes counts
+	checking          turns
 }
 
 // allowed refuses callers without the role. A job that a caller may not see counts as missing.
@@ -138,8 +118,13 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	if err := d.enter(ctx, q); err != nil {
 		return nil, false, err
 	}
-	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
+	if err := d.checkSettings(ctx, c, wanted.Name, wanted.Settings); err != nil {
 		return nil, false, err
+	}
+	if d.View.Job(wanted.Name) == nil { // else nothing is made
+		if err := d.changing(ctx, q); err != nil {
+			return nil, false, err
+		}
 	}
 	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
 		Desired: service.Desired{Paused: wanted.Desired.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
@@ -256,7 +241,7 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 	if err := d.enter(ctx, q); err != nil {
 		return nil, err
 	}
-	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
+	if err := d.checkSettings(ctx, c, wanted.Name, wanted.Settings); err != nil {
 		return nil, err
 	}
 	// A worker reports the failure shortly before it releases its lease.
@@ -358,6 +343,9 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	if err := d.enter(ctx, q); err != nil {
 		return nil, err
 	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, err
+	}
 	var now *service.Job
 	var before service.Desired
 	var revision uint64
@@ -390,7 +378,7 @@ func (d *Desk) enter(ctx context.Context, q request) error {
 
 func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
-	if !errors.As(why, &e) || !d.refusals.note(q.caller.Name, d.Now()) {
+	if !errors.As(why, &e) || !d.refusals.fits(q.caller.Name, d.Now(), time.Minute, maxRefusals) {
 		return why
 	}
 	return errors.Join(why,

@@ -100,6 +100,9 @@ func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilt
 	if err != nil {
 		return nil, d.refused(ctx, q, err)
 	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, err
+	}
 	return j, d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job})
 }
 
@@ -213,11 +216,14 @@ func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service
 			"%.100q is of servers or of millrace: no job copies it", ask.NS)
 	}
 	q := request{caller: c, job: draft.Name, what: "sample documents of " + strings.ToValidUTF8(ask.NS, "\ufffd")}
-	if err := mayDraft(c, draft); err != nil {
+	if err := d.mayDraft(ctx, c, draft); err != nil {
 		if service.CheckName(draft.Name) != nil {
 			return nil, err
 		}
 		return nil, d.refused(ctx, q, err)
+	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, err
 	}
 	if err := d.note(ctx, c, service.Change{What: q.what, Job: q.job}); err != nil {
 		return nil, err
@@ -226,20 +232,20 @@ func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service
 		service.Question{What: service.AskSample, Draft: &service.DraftQuestion{Sample: ask}})
 }
 
-func mayDraft(c *service.Caller, draft service.Definition) error {
+func (d *Desk) mayDraft(ctx context.Context, c *service.Caller, draft service.Definition) error {
 	if err := checkName(draft.Name); err != nil {
 		return err
 	}
 	if err := allowed(c, service.Admin, draft.Name); err != nil {
 		return err
 	}
-	return checkSettings(draft.Name, draft.Settings)
+	return d.checkSettings(ctx, c, draft.Name, draft.Settings)
 }
 
 // askDraft asks the least loaded worker first.
 func askDraft[T any](ctx context.Context, d *Desk, c *service.Caller, draft service.Definition,
 	q service.Question) (*T, error) {
-	if err := mayDraft(c, draft); err != nil {
+	if err := d.mayDraft(ctx, c, draft); err != nil {
 		return nil, err
 	}
 	workers := able(d.View, &draft)

@@ -180,6 +180,9 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	case !v.Open():
 		return nil, d.refused(ctx, q, refuse(Conflict, "", "verification %q has ended: %s", id, v.State()))
 	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, err
+	}
 	w, err := d.Hub.Verifications.Cancel(ctx, name, id, c.Name)
 	if errors.Is(err, hub.ErrNotFound) {
 		return nil, missingVerification(name, id)
