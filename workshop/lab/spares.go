@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// A test gets a cluster that an earlier test of the same process has used, if there is one with the same options
-// and no test has changed more than data. A start takes most of a second of processor time.
+// A test gets a cluster that an earlier test of the same process has used, if one has the same options and no
+// other changes than data. A start takes most of a second of processor time.
 
 // mostSpares is how many servers may wait for a test: idle ones take processor time, too.
 const mostSpares = 6
@@ -207,8 +207,8 @@ func (c *Cluster) Empty(ctx context.Context) error {
 	return errors.Join(err, c.dropAll(ctx))
 }
 
-// Settings are what a test may change beside data on a cluster of one member: the process, parameters and fail
-// points, the configuration and term of the set, defaults, users, roles and the size of the oplog.
+// Settings are what a test may change beside data on a cluster of one member: the process, parameters, fail points
+// and defaults, the set's configuration and term, users, roles, the oplog's size.
 func (c *Cluster) Settings(ctx context.Context) (string, error) {
 	type ask struct {
 		db  string
