@@ -207,8 +207,8 @@ func (c *Cluster) Empty(ctx context.Context) error {
 	return errors.Join(err, c.dropAll(ctx))
 }
 
-// Settings are what a test may change beside data on a cluster of one member: the process, parameters, fail points
-// and defaults, the set's configuration and term, users, roles, the oplog's size.
+// Settings are what a test may change beside data on a cluster of one member. That is the process, parameters, fail
+// points and defaults. It is the set's configuration and term, users, roles and the oplog's size.
 func (c *Cluster) Settings(ctx context.Context) (string, error) {
 	type ask struct {
 		db  string
