@@ -46,7 +46,7 @@ func areas() [][2]string {
 // printErrors writes a page of the errors that have a remedy, as the code of some folders has them.
 func printErrors(out io.Writer, folders []string) error {
 	files, consts := map[string]*ast.File{}, map[string]map[string]string{}
-	err := eachFile(folders, func(path string) error {
+	err := eachFile(folders, ".go", func(path string) error {
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			return err

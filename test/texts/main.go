@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -21,9 +22,11 @@ func main() {
 		os.Exit(2)
 	}
 	do := func() error {
-		return eachFile(os.Args[2:], func(path string) error {
-			return write(path, filepath.Join(os.Args[1], path+".txt"))
-		})
+		return errors.Join(
+			eachFile(os.Args[2:], ".go", func(path string) error {
+				return write(path, filepath.Join(os.Args[1], path+".txt"))
+			}),
+			eachFile(os.Args[2:], ".txt", func(path string) error { return writeHelp(path, filepath.Join(os.Args[1], path)) }))
 	}
 	if os.Args[1] == "errors" {
 		do = func() error { return printErrors(os.Stdout, os.Args[2:]) }
@@ -34,11 +37,14 @@ func main() {
 	}
 }
 
-// eachFile calls fn for the Go files below folders, except tests.
-func eachFile(folders []string, fn func(path string) error) error {
+// eachFile calls fn for the files of a kind below folders, except tests and their data.
+func eachFile(folders []string, kind string, fn func(path string) error) error {
 	for _, folder := range folders {
 		if err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			if d != nil && d.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, kind) || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
 			return fn(path)
@@ -47,6 +53,31 @@ func eachFile(folders []string, fn func(path string) error) error {
 		}
 	}
 	return nil
+}
+
+// writeHelp extracts the sentences of texts that programs embed. In a help, indented lines are examples. Elsewhere each
+// line is a sentence.
+func writeHelp(path, to string) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	help := filepath.Base(path) == "help.txt"
+	var out strings.Builder
+	for line := range strings.Lines(string(raw)) {
+		text := strings.TrimSpace(line)
+		switch {
+		case text == "", strings.HasPrefix(text, "#"), strings.HasPrefix(text, "--"), help && strings.HasPrefix(line, " "):
+			text = "!"
+		case !help:
+			text += "!"
+		}
+		out.WriteString(text + "\n")
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, []byte(out.String()), 0o644)
 }
 
 // leastWords is how many words a string has at least that is taken for a message.
