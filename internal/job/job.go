@@ -108,9 +108,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop
 	}
-	j := &Job{session: session{spec: spec, log: spec.Log, source: &source{},
-		throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source).Spare(sourcePauses),
-			pace.NewGate(spec.Loads.Target)}}}
+	j := &Job{session: session{spec: spec, log: spec.Log, source: &source{}, throttle: newThrottle(&spec)}}
 	var err error
 	spec.Rules.Secret = j.keys.Remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {
@@ -184,6 +182,11 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.preparer = &preparer{session: &j.session}
 	j.copier = &copier{session: &j.session, lease: j.lease, assistants: map[string]*assign.Figures{}}
 	return j, nil
+}
+
+func newThrottle(spec *Spec) throttle {
+	return throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source).Spare(sourcePauses),
+		pace.NewGate(spec.Loads.Target)}
 }
 
 // sides are where users are copied from and to.

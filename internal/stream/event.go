@@ -105,7 +105,7 @@ type Transaction struct {
 }
 
 // Origin is a namespace of the target with the source collection that goes there, at a position. Both
-// names may mean other collections by now, so it is no Route.
+// names may mean other collections by now, so an Origin is not a Route.
 type Origin struct {
 	NS     string      `bson:"ns"`               // on the target
 	Source string      `bson:"source,omitempty"` // namespace on the source; empty where no event said

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -55,15 +54,15 @@ type filter struct {
 
 	// Since the share was judged last:
 	read, count int64
-	skipped     map[string]int64
+	skipped     []*nsInfo // with the bytes in their field skipped
 }
 
 // skip counts the bytes of an entry that the source skips.
 func (f *filter) skip(info *nsInfo, bytes int) {
-	if f.skipped == nil {
-		f.skipped = map[string]int64{}
+	if info.skipped == 0 {
+		f.skipped = append(f.skipped, info)
 	}
-	f.skipped[info.name] += int64(bytes)
+	info.skipped += int64(bytes)
 	f.count++
 }
 
@@ -73,8 +72,8 @@ func (f *filter) judge(bytes int) {
 		return
 	}
 	var skipped int64
-	for _, bytes := range f.skipped {
-		skipped += bytes
+	for _, info := range f.skipped {
+		skipped += info.skipped
 	}
 	if f.count > 0 && float64(skipped) >= worthwhile*float64(f.read) {
 		f.extend(skipped / f.count)
@@ -96,22 +95,27 @@ func (f *filter) extend(size int64) {
 	if room <= 0 || size < largeEntry {
 		return
 	}
-	maps.DeleteFunc(f.skipped, func(ns string, _ int64) bool { // entries that were read before are still coming
-		return slices.Contains(names, ns) || len(f.prefixes) > 0 &&
-			!slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
-	})
-	if len(f.skipped) == 0 {
-		return
+	slices.SortFunc(f.skipped, func(a, b *nsInfo) int { return cmp.Compare(b.skipped, a.skipped) })
+	var more []string
+	for _, info := range f.skipped {
+		ns := info.name
+		here := len(f.prefixes) == 0 ||
+			slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(ns, p) })
+		if here && !slices.Contains(names, ns) && len(more) < room { // entries that were read before are still coming
+			more = append(more, ns)
+		}
 	}
-	more := slices.SortedFunc(maps.Keys(f.skipped),
-		func(a, b string) int { return cmp.Compare(f.skipped[b], f.skipped[a]) })
-	names = slices.Concat(names, more[:min(room, len(more))])
-	f.names.Store(&names)
+	if len(more) > 0 {
+		names = slices.Concat(names, more)
+		f.names.Store(&names)
+	}
 }
 
 func (f *filter) forget() {
-	f.read, f.count = 0, 0
-	clear(f.skipped)
+	for _, info := range f.skipped {
+		info.skipped = 0
+	}
+	f.read, f.count, f.skipped = 0, 0, f.skipped[:0]
 }
 
 // reset makes the next pass read everything. It reports whether the reader may have left anything out.

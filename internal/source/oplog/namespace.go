@@ -16,6 +16,8 @@ type nsInfo struct {
 	name string // one string for all events of the namespace
 	db   string
 	kind nsKind
+
+	skipped int64 // bytes of its entries, while a filter's share is measured
 }
 
 // maxNamespaces bounds the cache, which is cleared when it is full.
