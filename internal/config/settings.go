@@ -157,6 +157,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 			flagSource: &s.Source, flagTarget: &s.Target, "mode": (*string)(&s.Mode),
 			"on-existing": (*string)(&s.OnExisting), "until": &s.Until, "dry-run": &s.DryRun, "verify": &s.Verify,
 
+			flagCapture: (*string)(&s.Capture), flagVia: (*string)(&s.Via),
 			flagSourceShard: &s.sourceShards, flagTargetShard: &s.targetShards, "read-preference": &s.ReadPreference,
 			"read-tags": &s.ReadTags, "write-concern": &s.WriteConcern, "allow-downgrade": &s.AllowDowngrade,
 			"allow-shard": &s.AllowShard,
@@ -253,6 +254,8 @@ const (
 	flagProgress    = "progress-interval"
 	flagSource      = "source"
 	flagSourceShard = "source-shard"
+	flagCapture     = "capture"
+	flagVia         = "via"
 	flagShard       = "shard"
 	flagZone        = "zone"
 	flagTarget      = "target"

@@ -25,6 +25,8 @@ type (
 	Mode       = state.Mode
 	OnExisting = state.OnExisting
 	OnConflict = deadletter.Policy
+	Capture    = state.Capture
+	Via        = state.Via
 	Phase      = state.Phase
 
 	Plan          = precheck.Plan
@@ -36,7 +38,7 @@ type (
 	Event         = progress.Event
 )
 
-// The modes, policies and phases of a job.
+// The modes, captures, policies and phases of a job.
 const (
 	ModeAll         = state.ModeAll
 	ModeFull        = state.ModeFull
@@ -46,6 +48,14 @@ const (
 	ExistingFail  = state.ExistingFail
 	ExistingMerge = state.ExistingMerge
 	ExistingDrop  = state.ExistingDrop
+
+	CaptureAuto    = state.CaptureAuto
+	CaptureOplog   = state.CaptureOplog
+	CaptureStreams = state.CaptureStreams
+
+	ViaAuto    = state.ViaAuto
+	ViaShards  = state.ViaShards
+	ViaRouters = state.ViaRouters
 
 	ConflictStop      = deadletter.Stop
 	ConflictSkip      = deadletter.Skip
@@ -137,6 +147,10 @@ type Spec struct {
 	SourceShards map[string]string
 	// TargetShards are those of a sharded target, which finalize and a comparison read.
 	TargetShards map[string]string
+	// Capture says how changes are read, Via how a sharded source is. Empty is auto: as the job began, else
+	// as rights and routes allow.
+	Capture Capture
+	Via     Via
 	// Shard are rules for the shard keys of a sharded target.
 	Shard []string
 	// Zones are rules for the zones of shards of a sharded target.

@@ -1,0 +1,164 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// capture is how the source is read. It is the same in all runs of a job: a position in oplogs is none of a
+// change stream.
+type capture struct {
+	by  state.Capture
+	why string // the reason for change streams that nobody chose; else ""
+}
+
+// chooseCapture decides how the source is read: as the job began, as the spec says, or by what the user and
+// the network allow. It opens the shards of a source that is read directly.
+func (j *Job) chooseCapture(ctx context.Context, o shards.Options) (err error) {
+	spec := &j.spec
+	if spec.Via == ViaRouters {
+		spec.Capture = state.CaptureStreams
+	}
+	by := spec.Capture
+	if by == state.CaptureAuto && !spec.Restart {
+		if by, err = j.storedCapture(ctx); err != nil {
+			return err
+		}
+	}
+	j.capture, err = j.probeCapture(ctx, cmp.Or(by, state.CaptureAuto), o)
+	return err
+}
+
+// storedCapture is that of a job that has begun, "" if there is none, or it cannot be read: the precheck says
+// why.
+func (j *Job) storedCapture(ctx context.Context) (by state.Capture, err error) {
+	err = j.patiently(ctx, func() error {
+		stored, found, err := state.Open(j.dst, state.Options{Job: j.id}).Reload(ctx)
+		if found && err == nil {
+			by = cmp.Or(stored.Capture, state.CaptureOplog)
+		}
+		return err
+	})
+	if err != nil && mongo.Classify(err) != mongo.ClassRetry && ctx.Err() == nil {
+		return "", nil //nolint:nilerr // see above
+	}
+	return by, mongo.Wrap(err, "target")
+}
+
+// patiently tries again after temporary failures, for a minute.
+func (j *Job) patiently(ctx context.Context, ask func() error) error {
+	tries := retry.Backoff{Waiting: func(err error, _ time.Duration) {
+		if err != nil {
+			j.log.Warn("cannot learn yet how the source is captured; trying again", "error", err)
+		}
+	}}
+	return tries.Try(ctx, time.Minute, ask)
+}
+
+// reportsSchema reports servers whose change streams contain schema changes. Of others, millrace does not
+// choose change streams by itself.
+func reportsSchema(v mongo.Version) bool { return v.AtLeast(6, 0) }
+
+func (j *Job) probeCapture(ctx context.Context, by state.Capture, o shards.Options) (c capture, err error) {
+	src := j.source.cluster
+	c.by = state.CaptureOplog
+	auto := by == state.CaptureAuto && reportsSchema(src.Info.Version)
+	switch {
+	case by == state.CaptureStreams:
+		c.by = by
+	case src.Info.Kind == mongo.KindSharded:
+		j.source.shards, err = openShards(ctx, src, o)
+		if err == nil && auto {
+			err = j.patiently(ctx, func() (err error) {
+				c.why, err = directly(ctx, j.source.shards)
+				return err
+			})
+			if c.why != "" {
+				j.source.shards.Close()
+				j.source.shards = nil
+			}
+		}
+		if err != nil && auto && len(j.spec.SourceShards) == 0 && ctx.Err() == nil {
+			c.why, err = "the shards cannot be read directly: "+mongo.Brief(err), nil
+		}
+		err = mongo.Wrap(err, "source")
+	case src.Info.Kind == mongo.KindReplicaSet && auto && j.spec.Mode != ModeStructure:
+		err = j.patiently(ctx, func() (err error) {
+			c.why, err = oplogOf(ctx, src)
+			return err
+		})
+		err = mongo.Wrap(err, "source")
+	}
+	if c.why != "" {
+		c.by = state.CaptureStreams
+	}
+	return c, err
+}
+
+// directly returns why the shards cannot be read directly, "" if they can.
+func directly(ctx context.Context, all *origin.Sharded) (why string, err error) {
+	for _, s := range all.Cluster().Shards {
+		// From 8.0 on a shard refuses it without the role directShardOperations, as it refuses documents.
+		_, err := s.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return fmt.Sprintf("shard %s refuses to be read directly", s.Name), nil
+		}
+		if err == nil {
+			why, err = oplogOf(ctx, s.Cluster)
+		}
+		if why != "" || err != nil {
+			return why, mongo.Wrap(err, "shard %s", s.Name)
+		}
+	}
+	return "", nil
+}
+
+// oplogOf returns why the oplog of a replica set cannot be read, "" if it can.
+func oplogOf(ctx context.Context, c *mongo.Cluster) (why string, err error) {
+	reply, err := c.Command(ctx, "local", bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1},
+		{Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}}})
+	switch {
+	case mongo.IsCode(err, mongo.CodeUnauthorized):
+		return "the user may not read the oplog of " + c.Address(), nil
+	case err != nil && mongo.Reported(err) && mongo.Classify(err) != mongo.ClassRetry:
+		return fmt.Sprintf("the oplog of %s cannot be read: %s", c.Address(), mongo.Brief(err)), nil
+	case err != nil:
+		return "", err
+	}
+	if _, none := reply.LookupErr("cursor", "firstBatch", "0"); none != nil {
+		return c.Address() + " has no oplog", nil
+	}
+	return "", nil
+}
+
+// checkCapture rejects a stored job that was captured otherwise than this run does.
+func (j *Job) checkCapture(job *state.Job) error {
+	if was := cmp.Or(job.Capture, state.CaptureOplog); was != j.capture.by {
+		return mongo.WithHint(fmt.Errorf("job %s began with --capture %s and cannot continue with %s", job.ID, was,
+			j.capture.by), "continue with --capture "+string(was)+", or start again with --restart")
+	}
+	return nil
+}
+
+// insertions finds when a document was inserted, in what the job captures.
+func (s *source) insertions() stream.FindInsertion {
+	if s.streamed != nil {
+		return s.streamed.FindInsertion
+	}
+	return oplog.FindInsertion
+}
+
+// routed reports a sharded source that is read through its routers only.
+func (s *source) routed() bool { return s.streamed != nil && s.cluster.Info.Kind == mongo.KindSharded }
