@@ -135,7 +135,7 @@ func (c *change) fill(ev *stream.Event, ns string) (open bool, err error) {
 	case "insert":
 		ev.Kind, ev.Doc = stream.Insert, c.full
 	case "replace":
-		ev.Kind, ev.Doc = stream.Replace, c.full
+		ev.Kind, ev.Form, ev.Doc = stream.Replace, delta.Replacement, c.full
 	case "delete":
 		ev.Kind = stream.Delete
 		if c.session == nil { // nothing expires in a transaction

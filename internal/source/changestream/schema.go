@@ -25,7 +25,7 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 	if ns.internal {
 		return nil, nil
 	}
-	ch, err := c.schema(ns)
+	ch, err := c.schema(ns, a.s.opt.Support)
 	var n *notFollowed
 	switch {
 	case !errors.As(err, &n):
@@ -34,19 +34,18 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 	case !a.s.opt.Keep(n.change.NS) && (n.change.To == "" || !a.s.opt.Keep(n.change.To)):
 		return nil, nil
 	}
-	if ch != nil && ch.UUID.Data == nil {
-		if id := c.identity(); id != nil {
-			ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}
-		}
+	if ch == nil || ch.Kind == stream.ChangeView || ch.Kind == stream.ChangeDropView {
+		return ch, err // the token has the UUID of system.views
+	}
+	if id := c.identity(); id != nil {
+		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}
 	}
 	return ch, err
 }
 
-func (c *change) schema(ns *namespace) (*stream.Change, error) {
-	for _, doc := range []bson.Raw{c.description} {
-		if doc != nil && !bsonraw.Valid(doc, bsonraw.MaxDepth) {
-			return nil, fmt.Errorf("%w: no valid BSON", ErrUnknown)
-		}
+func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
+	if c.description != nil && !bsonraw.Valid(c.description, bsonraw.MaxDepth) {
+		return nil, fmt.Errorf("%w: no valid BSON", ErrUnknown)
 	}
 	ch := &stream.Change{NS: ns.name}
 	if mongo.IsBuckets(ns.name) {
@@ -57,12 +56,15 @@ func (c *change) schema(ns *namespace) (*stream.Change, error) {
 	case "dropDatabase":
 		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: ns.db}, nil
 	case "rename":
-		return c.rename(ns)
+		return c.rename(ns, s)
 	case "create":
-		return c.create(ch, ns)
+		return c.create(ch, ns, s)
 	case "drop":
 		ch.Kind = stream.ChangeDrop
-		if ofServer(ns.coll) {
+		switch {
+		case s.Expanded && c.uuid == nil:
+			ch.Kind = stream.ChangeDropView
+		case ofServer(ns.coll):
 			return nil, nil
 		}
 	case "createIndexes":
@@ -72,6 +74,9 @@ func (c *change) schema(ns *namespace) (*stream.Change, error) {
 		ch.Kind = stream.ChangeDropIndexes
 		ch.Indexes, err = c.indexes(false)
 	case "modify":
+		if _, view := bsonraw.Field(c.description, "viewOn"); view {
+			return c.create(ch, ns, s)
+		}
 		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
 	case "shardCollection", "refineCollectionShardKey", "reshardCollection", "startIndexBuild", "abortIndexBuild":
 		return nil, nil
@@ -89,15 +94,21 @@ func (c *change) schema(ns *namespace) (*stream.Change, error) {
 	return ch, err
 }
 
-func (c *change) create(ch *stream.Change, ns *namespace) (*stream.Change, error) {
-	if ofServer(ns.coll) {
+// create makes the change of a new collection, or of a new or redefined view.
+func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Change, error) {
+	viewOn, view := bsonraw.Field(c.description, "viewOn")
+	on, _ := text(viewOn)
+	switch {
+	case ofServer(ns.coll):
 		return nil, nil
-	}
-	if viewOn, ok := bsonraw.Field(c.description, "viewOn"); ok {
-		if on, _ := text(viewOn); string(on) == mongo.BucketsPrefix+ns.coll { // the buckets' event has the series
-			return nil, nil
-		}
-		ch.Kind, ch.Options = stream.ChangeView, without(c.description, "idIndex")
+	case view && string(on) == mongo.BucketsPrefix+ns.coll && s.System: // the buckets' event has the series
+		return nil, nil
+	case view && string(on) == mongo.BucketsPrefix+ns.coll:
+		err := mongo.WithHint(fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
+			"exclude it; or capture oplogs")
+		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
+	case view:
+		ch.Kind, ch.Options = stream.ChangeView, c.description
 		return ch, nil
 	}
 	ch.Kind, ch.Options = stream.ChangeCreate, without(c.description, "idIndex")
@@ -110,7 +121,7 @@ func (c *change) create(ch *stream.Change, ns *namespace) (*stream.Change, error
 	return ch, nil
 }
 
-func (c *change) rename(ns *namespace) (*stream.Change, error) {
+func (c *change) rename(ns *namespace, s Support) (*stream.Change, error) {
 	from, to := ns.name, namespaceOf(c.to)
 	if _, coll := mongo.SplitNS(to); coll == "" {
 		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
@@ -120,17 +131,8 @@ func (c *change) rename(ns *namespace) (*stream.Change, error) {
 		drop, there := bsonraw.Field(c.description, "dropTarget")
 		ch.DropTarget = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
 	}
-	var of string
-	if ch.Command, of = mongo.Staged(from); ch.Command == mongo.CommandCapped || ch.Command == mongo.CommandMove {
-		if of == "" {
-			of = to
-		}
-		what := "convertToCapped"
-		if ch.Command == mongo.CommandMove {
-			what = "a rename between databases"
-		}
-		err := mongo.WithHint(fmt.Errorf("change streams do not report the documents that %s writes to %s", what, of),
-			"start the job again with --restart, which copies the present state; or capture oplogs")
+	ch.Command, _ = mongo.Staged(from)
+	if err := unseen(ch, s); err != nil {
 		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: ch.DropTarget}}
 	}
 	if mongo.IsBuckets(from) && mongo.IsBuckets(to) {
@@ -148,6 +150,24 @@ func (c *change) rename(ns *namespace) (*stream.Change, error) {
 		}
 	}
 	return ch, nil
+}
+
+// unseen returns why a rename leaves a collection whose documents were not reported.
+func unseen(ch *stream.Change, s Support) error {
+	var what string
+	switch {
+	case s.Copies:
+		return nil
+	case ch.Command == mongo.CommandCapped:
+		what = "convertToCapped"
+	case ch.Command == mongo.CommandMove && !s.Expanded:
+		what = "a rename between databases"
+	default:
+		return nil
+	}
+	return mongo.WithHint(
+		fmt.Errorf("the change streams of the source do not report the documents that %s copies into %s", what, ch.To),
+		"start the job again with --restart, which copies the present state; or capture oplogs")
 }
 
 // indexes returns those of an operationDescription, with or without their specifications.

@@ -13,17 +13,25 @@ import (
 
 // Support says what a deployment's change streams report.
 type Support struct {
-	Expanded bool // showExpandedEvents (6.0): all schema changes, UUIDs, paths that are not ambiguous
+	Expanded bool // showExpandedEvents (6.0): all schema changes, UUIDs
 	Raw      bool // showRawUpdateDescription (6.0): updates as they are in oplogs
 	Split    bool // $changeStreamSplitLargeEvent (6.0.9): events above 16 MB
+	System   bool // showSystemEvents (6.0): time series, system.js
+	// Copies: showMigrationEvents of a replica set, where it shows what servers copy for convertToCapped,
+	// cloneCollectionAsCapped and, before 6.0, renames between databases. In a sharded cluster it would also
+	// show chunk migrations.
+	Copies bool
 }
 
 func (s Support) options() (out bson.D) {
-	if s.Expanded {
-		out = append(out, bson.E{Key: "showExpandedEvents", Value: true})
-	}
-	if s.Raw {
-		out = append(out, bson.E{Key: "showRawUpdateDescription", Value: true})
+	for _, o := range []struct {
+		on   bool
+		name string
+	}{{s.Expanded, "showExpandedEvents"}, {s.Raw, "showRawUpdateDescription"}, {s.System, "showSystemEvents"},
+		{s.Copies, "showMigrationEvents"}} {
+		if o.on {
+			out = append(out, bson.E{Key: o.name, Value: true})
+		}
 	}
 	return out
 }
@@ -34,8 +42,12 @@ func Probe(ctx context.Context, c *mongo.Cluster) (s Support, err error) {
 	if _, err := present(ctx, c, Support{}); err != nil {
 		return Support{}, err
 	}
-	for option, with := range map[*bool]Support{&s.Expanded: {Expanded: true}, &s.Raw: {Raw: true},
-		&s.Split: {Split: true}} {
+	options := map[*bool]Support{&s.Expanded: {Expanded: true}, &s.Raw: {Raw: true}, &s.Split: {Split: true},
+		&s.System: {System: true}}
+	if c.Info.Kind == mongo.KindReplicaSet && c.Info.Role == "" {
+		options[&s.Copies] = Support{Copies: true}
+	}
+	for option, with := range options {
 		_, err := present(ctx, c, with)
 		if err != nil && (!mongo.Reported(err) || mongo.Classify(err) == mongo.ClassRetry) {
 			return Support{}, err
