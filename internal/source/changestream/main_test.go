@@ -206,3 +206,5 @@ func d(pairs ...any) bson.D {
 	}
 	return out
 }
+
+func oplogSpan(after, until mongo.OpTime) oplog.Span { return oplog.Span{After: after, Until: until} }
