@@ -47,7 +47,7 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 		spec.OnExisting = job.ExistingFail
 	}
 	if spec.Capture == "" {
-		spec.Capture = job.Capture(os.Getenv("MILLRACE_TEST_CAPTURE"))
+		spec.Capture = job.Capture(os.Getenv(captureVariable))
 	}
 	spec.AllowMissing = true // histories create what they need
 	tail := &logTail{}
