@@ -13,8 +13,8 @@ import (
 
 // Errors of a Source that no retry fixes. They carry a hint.
 var (
-	// ErrLost reports that the source no longer has the changes after the position.
-	ErrLost = errors.New("the source's change stream no longer reaches back far enough")
+	// ErrLost reports that the source does not have the changes after the position.
+	ErrLost = errors.New("the source does not have the changes from there on")
 	// ErrTooLarge reports an event that exceeds 16 MB, on a server that cannot split it.
 	ErrTooLarge = errors.New("a change event is too large")
 	// ErrUnknown reports an event that millrace does not understand.
