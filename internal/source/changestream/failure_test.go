@@ -109,7 +109,7 @@ func TestForeignToken(t *testing.T) {
 
 // TestOverwritten: an oplog that has overwritten a position says so, to its token and to its time.
 func TestOverwritten(t *testing.T) {
-	l := lab.ForTest(t, lab.Options{OplogMB: 8, SetParameters: map[string]string{"syncdelay": "1"}})
+	l := lab.ForTest(t, lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}})
 	w := world{TB: t, c: dial.Cluster(t, l.URI(), mongo.Options{})}
 	var err error
 	w.s, err = Probe(t.Context(), w.c)
