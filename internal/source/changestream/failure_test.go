@@ -134,6 +134,64 @@ func TestOverwritten(t *testing.T) {
 	}
 }
 
+// TestTooLarge: an event that the server cannot send is an error that names its collection.
+func TestTooLarge(t *testing.T) {
+	w := start(t, "6.0")
+	before := w.position()
+	_, err := w.c.Client.Database("large").Collection("c").InsertOne(t.Context(), d("_id", strings.Repeat("i", 3<<20),
+		"pad", strings.Repeat("x", 9<<20)))
+	w.ok(err)
+	_, err = w.readOr(New(w.c, w.options("large")), from(before), w.position())
+	if !errors.Is(err, ErrTooLarge) || mongo.Classify(err) != mongo.ClassFatal || !strings.Contains(err.Error(), "large.c") ||
+		len(err.Error()) > 1000 || mongo.HintOf(err) == "" {
+		t.Errorf("%.2000s (hint: %s)", err, mongo.HintOf(err))
+	}
+}
+
+// TestSlow: a wait is named while the server looks for a change, and does not end.
+func TestSlow(t *testing.T) {
+	w := start(t, "6.0")
+	const point = "waitAfterPinningCursorBeforeGetMoreBatch"
+	w.run("admin", d("configureFailPoint", point, "mode", "alwaysOn"))
+	var waits []string
+	o := w.options("slow")
+	o.Waiting = func(what string) {
+		if waits = append(waits, what); len(waits) == 2*checkAfter+1 {
+			w.run("admin", d("configureFailPoint", point, "mode", "off"))
+		}
+	}
+	s := New(w.c, o)
+	s.slow = 100 * time.Millisecond
+	before := w.position()
+	w.run("slow", d("insert", "c", "documents", bson.A{d("_id", 0)}))
+	if got := of(w.read(s, from(before), w.position()), "slow"); len(got) != 2 {
+		t.Errorf("%d events", len(got))
+	}
+	// It was asked twice whether it works.
+	if len(waits) < 2*checkAfter || !strings.Contains(waits[0], "search its oplog from "+before.String()) ||
+		waits[len(waits)-1] != "" {
+		t.Errorf("waits %q", waits)
+	}
+}
+
+// TestCut: a reply that the server does not work at ends the run, to be tried again.
+func TestCut(t *testing.T) {
+	w := start(t, "6.0")
+	r := &reader{s: New(w.c, w.options("cut")), from: from(w.position()), name: "nothing of that name"}
+	r.s.slow = time.Millisecond
+	var err error
+	r.conn, err = w.c.Checkout(t.Context(), w.c.Reader())
+	w.ok(err)
+	defer r.conn.Release()
+	err = r.patiently(t.Context(), func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, errCut) || mongo.Classify(err) != mongo.ClassRetry {
+		t.Errorf("%v, class %s", err, mongo.Classify(err))
+	}
+}
+
 // TestPark: a consumer that stands still does not keep a cursor open, and loses nothing.
 func TestPark(t *testing.T) {
 	w := start(t, "6.0")

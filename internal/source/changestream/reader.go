@@ -83,7 +83,7 @@ func (r *reader) stream(ctx context.Context) error {
 	for {
 		rep, err := r.next(ctx)
 		if err != nil {
-			return readError(r.conn.Addr(), r.from.At, err)
+			return r.explain(ctx, err)
 		}
 		r.from = stream.Position{At: mongo.MaxOpTime(r.from.At, before(rep.token.at())), Mark: rep.token.mark()}
 		if err := r.deliver(ctx, rep); err != nil {
