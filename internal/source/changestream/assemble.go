@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -14,7 +16,8 @@ import (
 //
 // Several events may have one cluster time. So a time is complete only when the stream is known to have passed
 // it: by a later event, by a later token, or, of a replica set, by an empty reply. Events of the last time
-// are passed on before, in partial batches.
+// are passed on before, in partial batches, unless a schema change is among them: a restart must be able to
+// resume after it.
 type assembler struct {
 	s    *Source
 	emit func(context.Context, *stream.Batch) error
@@ -24,7 +27,7 @@ type assembler struct {
 	seen   mongo.OpTime // the time of the last event read
 	start  mongo.OpTime // End of the last batch
 	end    mongo.OpTime // complete
-	sent   mongo.OpTime // the time of the last event in a batch or in events
+	sent   mongo.OpTime // the time of the last event in a batch
 	newest mongo.OpTime // that the stream is known to have reached
 
 	token token  // of the last event
@@ -39,6 +42,7 @@ type assembler struct {
 	open     []int // the events that do not say how their document has changed
 	capacity int   // of the next events slice
 	pending  int   // bytes of events
+	tail     int   // bytes of those at the time of seen
 	bytes    int   // of all that was read for the batch
 	entries  int
 }
@@ -52,6 +56,7 @@ func newAssembler(s *Source, pos stream.Position, emit func(context.Context, *st
 func (a *assembler) run(ctx context.Context, r *reader) error {
 	timer := time.NewTimer(0) // at once, for whoever waits for no more than the start
 	defer timer.Stop()
+	watch := stallWatch{s: a.s, moved: time.Now()}
 	for {
 		idle := false
 		select {
@@ -62,7 +67,11 @@ func (a *assembler) run(ctx context.Context, r *reader) error {
 			if err := a.reply(ctx, rep); err != nil {
 				return err
 			}
-			idle = rep.Empty()
+			if idle = rep.Empty(); idle {
+				if err := watch.check(ctx, a.newest); err != nil {
+					return err
+				}
+			}
 		case <-timer.C:
 			idle = true
 		case <-ctx.Done():
@@ -75,6 +84,37 @@ func (a *assembler) run(ctx context.Context, r *reader) error {
 			timer.Reset(beat)
 		}
 	}
+}
+
+// stallWatch detects a member that answers but gets nothing, such as an old primary behind a partition.
+type stallWatch struct {
+	s            *Source
+	newest       mongo.OpTime // that the stream had reached
+	moved, asked time.Time    // when it moved last, and when the primary was asked
+	expected     mongo.OpTime // what the primary had then
+}
+
+// stallAfter is how long to wait for a later token before asking the primary, as each member has an entry at least
+// every 10 s.
+const stallAfter = time.Minute
+
+func (w *stallWatch) check(ctx context.Context, newest mongo.OpTime) error {
+	now := time.Now()
+	switch {
+	case w.newest.Before(newest):
+		w.newest, w.moved = newest, now
+		return nil
+	case now.Sub(w.moved) < stallAfter || now.Sub(w.asked) < stallAfter/4:
+		return nil
+	case w.asked.After(w.moved) && newest.Before(w.expected):
+		return mongo.Retry(fmt.Sprintf("the change stream stands at %s for %s although the source is at %s", newest,
+			now.Sub(w.moved).Round(time.Second), w.expected), nil, "")
+	}
+	w.asked = now
+	if p, err := w.s.cluster.Positions(ctx); err == nil {
+		w.expected = p.Majority // of a router it is none
+	}
+	return nil
 }
 
 func (a *assembler) reply(ctx context.Context, rep reply) error {
@@ -161,7 +201,7 @@ func (a *assembler) order(c *change) error {
 	a.complete(a.seen, a.token)
 	a.seen = c.at
 	clear(a.txns)
-	a.txns = a.txns[:0]
+	a.txns, a.tail = a.txns[:0], 0
 	return nil
 }
 
@@ -175,9 +215,9 @@ func (a *assembler) add(c *change, size int) error {
 		ev := stream.Event{Txn: a.transaction(c)}
 		open, err := c.fill(&ev, info.name)
 		if err != nil {
-			return fmt.Errorf("_id %s: %w", ev.Key.ID.String(), err)
+			return fmt.Errorf("_id %s: %w", bsonraw.IDText(ev.Key.ID), err)
 		}
-		if open {
+		if open || a.s.cluster.Info.Kind == mongo.KindSharded && c.moves() {
 			a.open = append(a.open, len(a.events))
 		}
 		a.put(ev, size)
@@ -208,28 +248,60 @@ func (a *assembler) transaction(c *change) *stream.Transaction {
 }
 
 func (a *assembler) put(ev stream.Event, size int) {
-	if a.events == nil {
+	if len(a.events) == 0 {
 		a.events = make([]stream.Event, 0, a.capacity)
 	}
 	a.events = append(a.events, ev)
 	a.pending += size
-	a.sent = ev.At
+	a.tail += size
+}
+
+// maxTail bounds the events that wait for a schema change's time to be complete.
+const maxTail = 64 << 20
+
+// waiting returns the index of the first event that waits until its time is complete.
+func (a *assembler) waiting() int {
+	i := len(a.events)
+	for i > 0 && a.end.Before(a.events[i-1].At) {
+		i--
+	}
+	isChange := func(ev stream.Event) bool { return ev.Kind == stream.SchemaChange }
+	if a.tail > maxTail || !slices.ContainsFunc(a.events[i:], isChange) {
+		return len(a.events)
+	}
+	return i
 }
 
 // flush emits what was read. more: more was read already.
 func (a *assembler) flush(ctx context.Context, more bool) error {
-	before, open := a.mark, a.open
+	mark := a.mark // of the batch before
 	if a.endAt.data != nil {
 		a.mark, a.endAt = a.endAt.mark(), token{}
 	}
-	b := &stream.Batch{Events: a.events, Start: a.start, End: a.end, Mark: a.mark, Partial: a.end.Before(a.sent),
-		More: more, Bytes: a.bytes, Entries: a.entries, EventBytes: a.pending}
-	a.capacity = min(len(a.events)+len(a.events)/8+1, 1<<16)
-	a.start, a.events, a.open = a.end, nil, a.open[:0]
-	a.bytes, a.pending, a.entries = 0, 0, 0
+	n := a.waiting()
+	events, rest, bytes, tail := a.events[:n:n], slices.Clone(a.events[n:]), a.pending, 0
+	if len(rest) > 0 {
+		bytes, tail = bytes-a.tail, a.tail
+	}
+	if n > 0 {
+		a.sent = events[n-1].At
+	}
+	b := &stream.Batch{Events: events, Start: a.start, End: a.end, Mark: a.mark, Partial: a.end.Before(a.sent),
+		More: more, Bytes: a.bytes, Entries: a.entries, EventBytes: bytes}
+	var open, later []int
+	for _, i := range a.open {
+		if i < n {
+			open = append(open, i)
+		} else {
+			later = append(later, i-n)
+		}
+	}
+	a.capacity = min(n+n/8+1, 1<<16)
+	a.start, a.events, a.open = a.end, rest, later
+	a.bytes, a.pending, a.entries = 0, tail, 0
 	a.s.count(b, a.newest)
 	if len(open) > 0 {
-		return a.reread(ctx, b, open, before)
+		return a.reread(ctx, b, open, mark)
 	}
 	return a.emit(ctx, b)
 }

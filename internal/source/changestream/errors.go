@@ -1,11 +1,13 @@
 package changestream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -13,8 +15,8 @@ import (
 
 // Errors of a Source that no retry fixes. They carry a hint.
 var (
-	// ErrLost reports that the source no longer has the changes after the position.
-	ErrLost = errors.New("the source's change stream no longer reaches back far enough")
+	// ErrLost reports that the source does not have the changes after the position.
+	ErrLost = errors.New("the source does not have the changes from there on")
 	// ErrTooLarge reports an event that exceeds 16 MB, on a server that cannot split it.
 	ErrTooLarge = errors.New("a change event is too large")
 	// ErrUnknown reports an event that millrace does not understand.
@@ -28,10 +30,63 @@ const (
 	codeNoTokenFound  = 40585
 	codeOldNotFound   = 40576 // before 4.2
 	codeTooLargeEvent = 10334
-	codeNoMatch       = 50811 // the token's event is gone; older servers
+	codeNoSplit       = 7182500 // even a part of the event is too large
+	codeNoMatch       = 50811   // the token's event is gone; older servers
 	codeUnknownField  = 40415
 	codeUnknownStage  = 40324
 )
+
+// tooLarge is the server's error of an event that exceeds its limit, and the token that the message quotes.
+func tooLarge(err error) (t token, ok bool) {
+	e, ok := errors.AsType[driver.CommandError](err)
+	if !ok || e.Code != codeTooLargeEvent && e.Code != codeNoSplit &&
+		(e.Code != codeFatal || !strings.Contains(e.Message, "BSONObjectTooLarge")) {
+		return t, false
+	}
+	if _, quoted, found := strings.Cut(e.Message, `_data: "`); found {
+		quoted, _, _ = strings.Cut(quoted, `"`)
+		t.data = []byte(quoted)
+	}
+	return t, true
+}
+
+// explain is readError, which names the collection of an event that is too large.
+func (r *reader) explain(ctx context.Context, err error) error {
+	t, large := tooLarge(err)
+	if !large {
+		return readError(r.conn.Addr(), r.from.At, err)
+	}
+	what := fmt.Sprintf("after %s", r.from.At)
+	if at, ok := t.time(); ok {
+		what = fmt.Sprintf("at %d:%d", at.T, at.I)
+	}
+	if id := t.uuid(); id != nil {
+		what += fmt.Sprintf(" of the collection with UUID %x", *id)
+		if name := r.s.named(ctx, id); name != "" {
+			what += ", now " + name
+		}
+	}
+	const most = 300 // bytes of the message, which quotes the token
+	return mongo.WithHint(fmt.Errorf("read change stream of %s: %w: the event %s: %.*s", r.conn.Addr(), ErrTooLarge, what,
+		most, mongo.Brief(err)), "an _id of more than 2 MB makes events larger than servers send: capture oplogs, or exclude the collection")
+}
+
+// named returns the present name of a collection, "" if it cannot be found.
+func (s *Source) named(ctx context.Context, id *[16]byte) string {
+	dbs, err := s.cluster.Client.ListDatabaseNames(ctx, bson.D{})
+	if err != nil {
+		return ""
+	}
+	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}
+	for _, db := range dbs {
+		found, err := s.cluster.Client.Database(db).ListCollectionSpecifications(ctx,
+			bson.D{{Key: "info.uuid", Value: uuid}})
+		if err == nil && len(found) > 0 {
+			return db + "." + found[0].Name
+		}
+	}
+	return ""
+}
 
 // Lost reports an error of a history that is gone. Its hint says what to do.
 func Lost(err error) bool { return errors.Is(err, ErrLost) }
@@ -49,10 +104,6 @@ func readError(addr string, last mongo.OpTime, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case tooLarge(err):
-		return mongo.WithHint(fmt.Errorf(what+": %w: %s", addr, last, ErrTooLarge, mongo.Brief(err)),
-			"the event or the document is larger than 16 MB: make the documents smaller, then start the job again with "+
-				"--restart; or upgrade the source to 6.0.9, which splits such events; or capture oplogs")
 	case lostCode(err):
 		when := last.Time().Format("2006-01-02 15:04:05Z")
 		return mongo.WithHint(fmt.Errorf(what+" (%s): %w: %s", addr, last, when, ErrLost, mongo.Brief(err)),
@@ -63,13 +114,4 @@ func readError(addr string, last mongo.OpTime, err error) error {
 			grantHint)
 	}
 	return fmt.Errorf(what+": %w", addr, last, err)
-}
-
-// tooLarge reports BSONObjectTooLarge, which servers also report by ChangeStreamFatalError.
-func tooLarge(err error) bool {
-	if mongo.IsCode(err, codeTooLargeEvent) {
-		return true
-	}
-	e, ok := errors.AsType[driver.CommandError](err)
-	return ok && e.Code == codeFatal && strings.Contains(e.Message, "BSONObjectTooLarge")
 }

@@ -153,6 +153,19 @@ func (c *change) fill(ev *stream.Event, ns string) (open bool, err error) {
 	return false, nil
 }
 
+// moves reports a deletion that may be of a document that goes to another shard, where it is inserted by the same
+// transaction. Both have the times of their shards, so the insertion may come first, and later changes, too.
+func (c *change) moves() bool {
+	if string(c.op) != "delete" || c.session == nil {
+		return false
+	}
+	fields := 0
+	for range bsonraw.Fields(c.key) {
+		fields++
+	}
+	return fields > 1 // the shard key is not the _id, which does not change
+}
+
 func (c *change) fillUpdate(ev *stream.Event) (open bool, err error) {
 	ev.Kind = stream.Update
 	if c.raw == nil {

@@ -84,8 +84,14 @@ func (w world) readOr(s stream.Source, pos stream.Position, until mongo.OpTime) 
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
+	_, ours := s.(*Source)
 	err = s.Run(ctx, pos, func(_ context.Context, b *stream.Batch) error {
 		bs = append(bs, b)
+		for _, ev := range b.Events {
+			if ours && ev.Change != nil && b.End.Before(ev.At) {
+				w.Errorf("%s is beyond the end of its batch, %s", describe(ev), b.End)
+			}
+		}
 		if b.End.Before(until) || b.Partial {
 			return nil
 		}

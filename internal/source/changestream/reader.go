@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -51,6 +52,9 @@ type reader struct {
 
 // run reads until something fails. It never returns nil.
 func (r *reader) run(ctx context.Context) error {
+	if err := r.known(ctx); err != nil {
+		return err
+	}
 	for {
 		err := r.stream(ctx)
 		r.close(ctx)
@@ -60,6 +64,18 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
+// known fails for a position after everything that the source has. The server would wait for that time, and omit
+// what comes before.
+func (r *reader) known(ctx context.Context) error {
+	newest, err := r.s.cluster.ClusterTime(ctx)
+	if err != nil || newest.IsZero() || !newest.Before(r.from.At) {
+		return err
+	}
+	return mongo.WithHint(fmt.Errorf("read change stream of %s: %w: the position %s is after its newest time, %s",
+		r.s.cluster.Address(), ErrLost, r.from.At, newest), "the source was restored, or it is another cluster: check the "+
+		"address; if it is right, restart with a fresh copy (--restart)")
+}
+
 func (r *reader) stream(ctx context.Context) error {
 	if err := r.open(ctx); err != nil {
 		return err
@@ -67,7 +83,7 @@ func (r *reader) stream(ctx context.Context) error {
 	for {
 		rep, err := r.next(ctx)
 		if err != nil {
-			return readError(r.conn.Addr(), r.from.At, err)
+			return r.explain(ctx, err)
 		}
 		r.from = stream.Position{At: mongo.MaxOpTime(r.from.At, before(rep.token.at())), Mark: rep.token.mark()}
 		if err := r.deliver(ctx, rep); err != nil {

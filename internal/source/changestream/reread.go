@@ -19,7 +19,7 @@ const (
 	mostRead   = 8 << 20 // bytes of several documents
 )
 
-// rereader replaces updates that do not say how their documents have changed by the documents, as they are at
+// rereader replaces events that do not say what their documents have become by the documents, as they are at
 // the batch's last event or later. Other events of such a document in the batch are left out. It emits large
 // batches in parts.
 type rereader struct {
@@ -150,7 +150,7 @@ func (r *rereader) resolve(events []stream.Event, open []bool) []stream.Event {
 		case s == nil:
 		case s.sent:
 			continue
-		case s.doc == nil && open[i]: // an event deletes it, or drops its collection
+		case s.doc == nil && open[i] && ev.Kind == stream.Update: // an event deletes it, or drops its collection
 			continue
 		case s.doc == nil:
 			ev.Until = s.until

@@ -56,7 +56,6 @@ func (w world) resume(seed uint64) {
 			}
 		}
 		got := of(w.read(New(w.c, o), pos, end), "resume", "resume-x")
-		w.Logf("from %s: %d events", pos.At, len(got))
 		equal(w, lines(got), lines(want))
 	}
 }
