@@ -106,7 +106,7 @@ func Start(ctx context.Context, o Options) (*Router, error) {
 }
 
 func connect(ctx context.Context, o Options) (*Router, error) {
-	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}},
+	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}, busy: map[int64]bool{}},
 		sessions: &sessions{all: map[string]*transaction{}}, clients: map[net.Conn]*client{}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
