@@ -26,8 +26,9 @@ import (
 //
 // Schema changes come once for each shard that has made them, at different times, and are not joined. Until 6.3 so do
 // those of a mongos: "every shard participating in the DDL is currently adding an internal {op: drop} event to its
-// oplog" (SERVER-71085). Two shards may give a dropDatabase the same token, and then a client that resumes after the
-// first misses the second (SERVER-34554). The first drop of a watched collection invalidates the stream. A stream that
+// oplog" (SERVER-71085). Two shards may make one at the same time, and give it the same token (SERVER-42008,
+// SERVER-34554): "if the stream is interrupted and resumed on the first of the identical events, the subsequent
+// identical events will be skipped" (SERVER-90023). The first drop of a watched collection invalidates the stream. A stream that
 // starts after that shows the drops of the other shards without an invalidation (SERVER-61933).
 
 // changes are the change streams of all shards, merged by their tokens. One command uses them at a time.
@@ -37,7 +38,8 @@ type changes struct {
 	spec   bson.D   // of $changeStream, without where it starts
 	feeds  []*feed  // of the shards, and of config.shards
 	lookup bool     // updates are shown with the document as it is now
-	resume string   // the event after which the stream starts, which has to come first; "" when it has come
+	resume string   // token of the event after which the stream starts, which has to come first; "" after it
+	found  bool     // it has come
 	last   bson.Raw // the token of what was given last; nil before
 	ended  bool     // invalidated
 	await  time.Duration
@@ -315,17 +317,21 @@ func (w *changes) ready(ctx context.Context, c *call, most int64) (docs []bson.R
 	return docs, nil
 }
 
-// resumed reports the event after which the stream was to start, which the client has. It must be the first.
+// resumed reports the event after which the stream was to start, which the client has. It must be the first. Others
+// with its token are taken for it: an invalidation that two shards have made at the same time must not come again.
 func (w *changes) resumed(key string, event bson.Raw) (bool, error) {
-	if w.resume == "" {
+	switch {
+	case w.resume == "":
 		return false, nil
-	}
-	if key != w.resume {
+	case key == w.resume:
+		w.found = true
+		return true, nil
+	case !w.found:
 		return false, fail(280, "ChangeStreamFatalError",
 			"cannot resume stream; the resume token was not found. %s", event.Lookup("_id"))
 	}
 	w.resume = ""
-	return true, nil
+	return false, nil
 }
 
 // lowest is the feed with the earliest change; nil when there is none at hand.
@@ -434,7 +440,8 @@ func (c *call) withDocument(ctx context.Context, event bson.Raw) (bson.Raw, erro
 	one := &call{r: c.r, client: c.client, db: text(event.Lookup("ns", "db")), coll: text(coll), name: "find"}
 	one.cmd = bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: rawValue(filter)}, {Key: "limit", Value: rawValue(1)},
 		{Key: "singleBatch", Value: rawValue(true)},
-		{Key: "readConcern", Value: rawValue(bson.D{{Key: "level", Value: "majority"}})}}
+		{Key: "readConcern", Value: rawValue(bson.D{{Key: "level", Value: "majority"},
+			{Key: "afterClusterTime", Value: event.Lookup("clusterTime")}})}}
 	reply, err := find(ctx, one)
 	if err != nil {
 		return nil, err

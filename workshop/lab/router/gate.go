@@ -259,7 +259,7 @@ func reads(name string) bool {
 // permitted reports commands that are permitted in all databases. The first lines are of handshakes and sessions,
 // the others those of the manual (8.0, Sharded Node Direct Commands).
 func permitted(name string) bool {
-	const list = ` hello isMaster ismaster saslStart saslContinue getnonce refreshSessions shutdown
+	const list = ` hello isMaster ismaster _isSelf saslStart saslContinue getnonce refreshSessions shutdown
 		abortTransaction appendOplogNote authenticate autoCompact buildInfo buildinfo commitTransaction compact
 		connectionStatus connPoolStats createRole createUser currentOp dbHash dbhash dropAllRolesFromDatabase
 		dropAllUsersFromDatabase dropRole dropUser endSessions flushRouterConfig fsync fsyncUnlock getAuditConfig
