@@ -230,17 +230,17 @@ func (f *feed) take(reply bson.Raw) error {
 	return nil
 }
 
-// mergeKey is the token by which a shard wants an event sorted.
+// mergeKey is the token by which a shard wants an event sorted: the first of several parts, the only one for 4.4.
 func mergeKey(event bson.Raw) (string, bool) {
 	e, ok := bsonraw.Field(event, sortKey)
 	if !ok {
 		return "", false
 	}
-	doc, ok := valueOf(firstField(e.Value)).DocumentOK()
-	if !ok {
-		return "", false
+	first := valueOf(firstField(e.Value))
+	if doc, ok := first.DocumentOK(); ok {
+		first = doc.Lookup("_data")
 	}
-	return doc.Lookup("_data").StringValueOK()
+	return first.StringValueOK()
 }
 
 // moreChanges gives the next changes, and waits for some as long as the client wants.
