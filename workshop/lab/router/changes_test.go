@@ -47,10 +47,11 @@ type event struct {
 	} `bson:"ns"`
 	Key struct {
 		ID any `bson:"_id"`
-	} `bson:"documentKey"`
-	Document bson.Raw      `bson:"fullDocument"`
-	Update   bson.Raw      `bson:"updateDescription"`
-	Txn      bson.RawValue `bson:"txnNumber"`
+	} `bson:"-"`
+	DocumentKey bson.Raw      `bson:"documentKey"`
+	Document    bson.Raw      `bson:"fullDocument"`
+	Update      bson.Raw      `bson:"updateDescription"`
+	Txn         bson.RawValue `bson:"txnNumber"`
 }
 
 // say is an event as text: the same on a replica set.
@@ -74,6 +75,11 @@ func follow(t *testing.T, cs *mongo.ChangeStream, err error) func() event {
 		}
 		if err := cs.Decode(&e); err != nil {
 			t.Fatal(err)
+		}
+		if e.DocumentKey != nil {
+			if err := bson.Unmarshal(e.DocumentKey, &e.Key); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return e
 	}
