@@ -76,7 +76,7 @@ tests. They speak as a mongos does, and only check the right to log in.`,
 		`"rs:N" for a replica set of N members, "standalone", or "sharded:SxM" for S shards of M members`)
 	f.IntVar(&o.Routers, "routers", 1, "routers of a sharded cluster")
 	f.BoolVar(&o.RefuseDirect, "refuse-direct", false,
-		"let the shards refuse direct reads and writes of user data, as those from 8.0 on do")
+		"let shards refuse direct reads and writes, as those of 8.0 do")
 	f.StringVar(&o.Version, "mongod", "6.0",
 		"version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
 	f.IntVar(&o.Port, "port", 0, "port of the first router or member, the others follow; 0 for free ports")

@@ -15,21 +15,23 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// A change stream over all shards. Each shard is asked as a mongos asks it (fromMongos, needsMerge): it then takes
-// tokens that another shard has given, shows the event of the token itself, and leaves fullDocument to the router.
-// Shards leave out what migrations write and what removes orphans.
+// A change stream over all shards. Each shard is asked as a mongos asks it (fromMongos, needsMerge). It then takes
+// tokens that another shard has given, and shows the event of the token itself. It leaves documents and images to the
+// router. Shards leave out what migrations write and what removes orphans.
 //
-// A change is given when no shard can have an earlier one: the postBatchResumeToken of each is past it. For the total
-// order "mongos checks with each shard" (manual, Change Streams Production Recommendations), and an idle shard
-// advances only by the entry that it writes every ten seconds (periodicNoopIntervalSecs). This router instead writes
-// an entry (appendOplogNote) to a shard that others wait for.
+// A change is given when no shard can have an earlier one: the postBatchResumeToken of each is past it. For this order
+// "mongos checks with each shard" (manual, Change Streams Production Recommendations). There an idle shard advances
+// only by the entry that it writes every ten seconds (periodicNoopIntervalSecs). This router instead writes an entry
+// (appendOplogNote) to a shard that others wait for.
 //
 // Schema changes come once for each shard that has made them, at different times, and are not joined. Until 6.3 so do
 // those of a mongos: "every shard participating in the DDL is currently adding an internal {op: drop} event to its
 // oplog" (SERVER-71085). Two shards may make one at the same time, and give it the same token (SERVER-42008,
-// SERVER-34554): "if the stream is interrupted and resumed on the first of the identical events, the subsequent
-// identical events will be skipped" (SERVER-90023). The first drop of a watched collection invalidates the stream. A stream that
-// starts after that shows the drops of the other shards without an invalidation (SERVER-61933).
+// SERVER-34554). "If the stream is interrupted and resumed on the first of the identical events, the subsequent
+// identical events will be skipped" (SERVER-90023). The first drop of a watched collection invalidates the stream. A
+// stream that starts after that shows the drops of the other shards without an invalidation (SERVER-61933).
+//
+// A transaction over shards comes in a part of each, at the time of that shard's commit.
 
 // changes are the change streams of all shards, merged by their tokens. One command uses them at a time.
 type changes struct {
@@ -106,11 +108,11 @@ func (c *call) newChanges(stages []bson.Raw) (w *changes, start bson.E, err erro
 			start = e
 		case "startAtOperationTime":
 			start = e
-		case "fullDocument":
-			w.lookup = text(v) == "updateLookup"
+		case "fullDocument", "fullDocumentBeforeChange":
 			if mode := text(v); mode == "whenAvailable" || mode == "required" {
-				return nil, start, unsupported("a change stream with fullDocument " + mode)
+				return nil, start, unsupported("a change stream with " + e.Key + " " + mode)
 			}
+			w.lookup = w.lookup || text(v) == "updateLookup"
 			w.spec = append(w.spec, e)
 		default:
 			w.spec = append(w.spec, e)
@@ -438,8 +440,8 @@ func (c *call) withDocument(ctx context.Context, event bson.Raw) (bson.Raw, erro
 	}
 	coll := event.Lookup("ns", "coll")
 	one := &call{r: c.r, client: c.client, db: text(event.Lookup("ns", "db")), coll: text(coll), name: "find"}
-	one.cmd = bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: rawValue(filter)}, {Key: "limit", Value: rawValue(1)},
-		{Key: "singleBatch", Value: rawValue(true)},
+	one.cmd = bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: rawValue(filter)},
+		{Key: "limit", Value: rawValue(1)}, {Key: "singleBatch", Value: rawValue(true)},
 		{Key: "readConcern", Value: rawValue(bson.D{{Key: "level", Value: "majority"},
 			{Key: "afterClusterTime", Value: event.Lookup("clusterTime")}})}}
 	reply, err := find(ctx, one)

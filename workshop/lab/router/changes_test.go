@@ -30,6 +30,7 @@ func TestChanges(t *testing.T) {
 			t.Run("invalidate", w.invalidates)
 			t.Run("lookup", w.lookups)
 			t.Run("cursor", w.changeCursor)
+			t.Run("errors", w.changeErrors)
 		})
 	}
 }
@@ -273,7 +274,9 @@ func (h *history) play(t *testing.T, c *mongo.Collection) {
 	t.Helper()
 	step := h.step(h.rnd.IntN(60))
 	if h.rnd.IntN(6) == 0 {
-		steps := []func(context.Context, *mongo.Collection) error{step, h.step(60 + h.rnd.IntN(20)), h.step(80 + h.rnd.IntN(20))}
+		steps := []func(context.Context, *mongo.Collection) error{
+			step, h.step(60 + h.rnd.IntN(20)), h.step(80 + h.rnd.IntN(20)),
+		}
 		step = func(ctx context.Context, c *mongo.Collection) error {
 			return c.Database().Client().UseSession(ctx, func(ctx context.Context) error {
 				_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
@@ -527,5 +530,31 @@ func (w *world) killedInUse(t *testing.T, db *mongo.Database, id int64) {
 	wg.Wait()
 	if err := db.RunCommand(t.Context(), more).Err(); !hasCode(err, 43) {
 		t.Errorf("a cursor that was killed while in use: %v", err)
+	}
+}
+
+// changeErrors has a shard fail, whose error a client gets. Its cursor has ended then.
+func (w *world) changeErrors(t *testing.T) {
+	db := w.client.Database("errors")
+	insert(t, db.Collection("c"), k(1))
+	client, err := w.cluster.Direct(w.cluster.ShardNames()[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard := client.Database("admin")
+	for _, code := range []int32{280, 286} {
+		raw := command(t, db, bson.D{{Key: "aggregate", Value: "c"}, {Key: "cursor", Value: bson.D{}},
+			{Key: "pipeline", Value: bson.A{bson.D{{Key: "$changeStream", Value: bson.D{}}}}}})
+		command(t, shard, bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+			{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+			{Key: "data", Value: bson.D{{Key: "errorCode", Value: code}, {Key: "failCommands", Value: bson.A{"getMore"}},
+				{Key: "namespace", Value: "errors.c"}}}})
+		more := bson.D{{Key: "getMore", Value: raw.Lookup("cursor", "id").Int64()}, {Key: "collection", Value: "c"}}
+		if err := db.RunCommand(t.Context(), more).Err(); !hasCode(err, int(code)) {
+			t.Errorf("with error %d of a shard: %v", code, err)
+		}
+		if err := db.RunCommand(t.Context(), more).Err(); !hasCode(err, 43) {
+			t.Errorf("after error %d: %v", code, err)
+		}
 	}
 }

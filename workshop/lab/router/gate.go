@@ -19,8 +19,8 @@ import (
 // on does with connections of routers.
 const AppName = "millrace lab"
 
-// Gate stands before a member of a shard, of any version, and refuses direct commands as a member from 8.0 on does:
-// error 13 for all commands but those of the manual's page "Sharded Node Direct Commands" and reads of admin, config
+// Gate stands before a member of a shard, of any version, and refuses direct commands as a member from 8.0 on does.
+// Error 13 is the answer to all but those of the manual's page "Sharded Node Direct Commands" and reads of admin, config
 // and local. It passes on all that members, routers and the lab send. It knows them by their handshakes. It reads no
 // TLS. The role directShardOperations, with which 8.0 permits all, does not exist here.
 type Gate struct {
@@ -240,8 +240,8 @@ func refusalOf(req *request, cmd bson.D) error {
 	if coll := text(get(cmd, name)); coll != "" {
 		ns += "." + coll
 	}
-	return fail(13, "Unauthorized", "You are connecting to a sharded cluster improperly by connecting directly to a shard. "+
-		"Please connect to the cluster via a router (mongos). Command: %s, Namespace: %s", name, ns)
+	return fail(13, "Unauthorized", "You are connecting to a sharded cluster improperly by connecting directly to a "+
+		"shard. Please connect to the cluster via a router (mongos). Command: %s, Namespace: %s", name, ns)
 }
 
 // ownDatabase reports a database that each member has for itself.

@@ -159,7 +159,8 @@ func (w *world) shards(t *testing.T) {
 		{Key: "to", Value: name}})
 	insert(t, c, k(2))
 	equal(t, "event after a migration", next().NS.DB, "shards")
-	if _, err := c.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$type", Value: "objectId"}}}}); err != nil {
+	byDriver := bson.D{{Key: "_id", Value: bson.D{{Key: "$type", Value: "objectId"}}}}
+	if _, err := c.DeleteMany(t.Context(), byDriver); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.UpdateMany(t.Context(), bson.D{}, set("x", 1)); err != nil {

@@ -14,7 +14,7 @@
 //   - A command of a client that hangs up ends when it has its answer.
 //   - No compression, no TLS towards clients, no exhaust cursors, no OP_QUERY but for the handshake.
 //   - Change streams write to idle shards (see changes). They look documents up behind the client's stages, refuse
-//     stages that read fullDocument then, and have no post-images.
+//     stages that read fullDocument then, and have no images.
 //   - No tailable cursors, sharded time series, map-reduce or management of users; over several shards
 //     no explain, $out and $merge.
 //   - A server merges aggregations from the shards' results as literal documents, 12 MB at most. Shards compute $group
