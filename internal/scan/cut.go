@@ -190,8 +190,7 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 		size = int(max(min(int64(size), most), 2))
 	}
 	db, _ := mongo.SplitNS(c.DataNS())
-	var ids []bson.RawValue
-	err := r.Each(ctx, db, r.Owned.Mark(bson.D{
+	cmd := r.Owned.Mark(bson.D{
 		{Key: "aggregate", Value: name},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},
@@ -199,7 +198,12 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
-	}), 0, func(doc []byte) error {
+	})
+	if r.Routers != nil && c.Collated() { // whoever merges what shards return
+		cmd = append(cmd, bson.E{Key: "collation", Value: c.Options.Lookup("collation")})
+	}
+	var ids []bson.RawValue
+	err := r.Each(ctx, db, cmd, 0, func(doc []byte) error {
 		id := bsonraw.IDOf(doc) // servers refuse bounds at the very ends
 		if id.Type != 0 && id.Type != bsoncore.TypeMinKey && id.Type != bsoncore.TypeMaxKey {
 			v := bsonraw.RawValue(id)

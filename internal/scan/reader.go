@@ -136,6 +136,11 @@ const CodeInvalidOptions = 72
 const (
 	codeCursorNotFound = 43
 	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
+
+	// codeNothingBetween refuses index bounds of which the lower one is not below the upper one. Two
+	// shards may have _ids that are equal, but not their bytes. Slices hold every document between
+	// bounds of any order, if those are the same for neighbours.
+	codeNothingBetween = 51175
 )
 
 // CursorLost reports that the server ended a cursor, but not the reading: after a rename or a

@@ -261,6 +261,23 @@ func TestRoutedEveryPosition(t *testing.T) {
 	b.all(want, got, 0)
 }
 
+// TestRoutedBounds: _ids that are equal, in other bytes, may be neighbouring bounds.
+func TestRoutedBounds(t *testing.T) {
+	b := newRoutedBed(t)
+	b.spread("c")
+	col := b.fill("c", idsOf(100), true)
+	want, got := b.documents("c"), map[string]int{}
+	var bounds []Bound
+	for _, id := range []any{10, 10.0, int64(10), 50, 40, 60} {
+		bounds = append(bounds, Bound{at: kit.Raw(bson.D{{Key: "_id", Value: id}})})
+	}
+	r := b.reader()
+	for _, s := range Slices(Slice{Strategy: ByID}, bounds) {
+		b.walked(r, col, s, got, -1)
+	}
+	b.all(want, got, 1)
+}
+
 // TestRoutedNames: a collection is read under its present name, whatever has its old one.
 func TestRoutedNames(t *testing.T) {
 	b := newRoutedBed(t)

@@ -113,6 +113,9 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 			return p, nil
 		}
 		w.Close(ctx)
+		if w.s.Strategy == ByID && mongo.IsCode(err, codeNothingBetween) {
+			break
+		}
 		if !w.again(err) {
 			return nil, err
 		}

@@ -51,8 +51,10 @@ func (b *routedBed) ok(err error) {
 // spread shards a collection by a field whose hashes go to all shards.
 func (b *routedBed) spread(ns, field string) {
 	b.Helper()
-	b.ok(b.lab.ShardCollection(b.Context(), ns,
-		sharded.Sharding{Key: bson.D{{Key: field, Value: "hashed"}}, Chunks: 6}))
+	_, err := b.c.Command(b.Context(), "admin", bson.D{{Key: "shardCollection", Value: ns},
+		{Key: "key", Value: bson.D{{Key: field, Value: "hashed"}}}, {Key: "numInitialChunks", Value: 6},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}})
+	b.ok(err)
 }
 
 // TestPlantedRouted: each difference is found that is found directly, whichever side is read through routers.
@@ -63,6 +65,7 @@ func TestPlantedRouted(t *testing.T) {
 		for _, tc := range plantedTests() {
 			t.Run(name+" "+tc.name, func(t *testing.T) {
 				lab.Share(t, 2)
+				b := &routedBed{T: t, lab: b.lab, c: b.c}
 				bed := newBed(t, sides[0], sides[1])
 				bed.create(tc.options...)
 				for i, ns := range []string{bed.pair.Source, bed.pair.Target} {
