@@ -250,6 +250,9 @@ func TestRoutedRenamedAndDropped(t *testing.T) {
 	b := newRoutedBed(t, "renames")
 	var tasks []Task
 	names := []string{"stays", "renamed", "dropped", "renamed_sharded", "dropped_sharded"}
+	if !b.src.Info.Version.AtLeast(5, 0) {
+		names = names[:3] // sharded collections are not renamed
+	}
 	for _, name := range names {
 		if strings.HasSuffix(name, "_sharded") {
 			b.spread(name, 3, 500)
@@ -257,20 +260,26 @@ func TestRoutedRenamedAndDropped(t *testing.T) {
 		insert(t, b.src, b.db, name, mixedDocs(1500))
 		tasks = append(tasks, b.task(name))
 	}
-	want := [][][]byte{dump(t, b.src, b.db, "renamed"), dump(t, b.src, b.db, "renamed_sharded")}
+	suffixes := []string{"", "_sharded"}[:len(names)/2]
+	var want [][][]byte
+	for _, suffix := range suffixes {
+		want = append(want, dump(t, b.src, b.db, "renamed"+suffix))
+	}
 	e, let := slowly(t, b.src, b.dst, small(t, b.src), newStore(), tasks...)
 	other := []any{bson.D{{Key: "_id", Value: "another collection of that name"}, {Key: "n", Value: 1}}}
-	for _, suffix := range []string{"", "_sharded"} {
+	for _, suffix := range suffixes {
 		must(t, b.src, "admin", bson.D{{Key: "renameCollection", Value: b.db + ".renamed" + suffix},
 			{Key: "to", Value: b.db + ".other" + suffix}})
 		must(t, b.src, b.db, bson.D{{Key: "drop", Value: "dropped" + suffix}})
 		insert(t, b.src, b.db, "renamed"+suffix, other)
 	}
 	b.ok(let())
-	same(t, want[0], dump(t, b.dst, b.db, "renamed"))
-	same(t, want[1], dump(t, b.dst, b.db, "renamed_sharded"))
+	for i, suffix := range suffixes {
+		same(t, want[i], dump(t, b.dst, b.db, "renamed"+suffix))
+	}
 	same(t, dump(t, b.src, b.db, "stays"), dump(t, b.dst, b.db, "stays"))
-	for i, state := range []CollectionState{StateDone, StateDone, StateDropped, StateDone, StateDropped} {
+	for i := range names {
+		state := []CollectionState{StateDone, StateDone, StateDropped, StateDone, StateDropped}[i]
 		if c := e.Stats().Collections[i]; c.State != state || c.Slices != c.SlicesDone {
 			t.Errorf("%s: %+v, want %s", names[i], c, state)
 		}

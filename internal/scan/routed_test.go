@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -27,7 +28,8 @@ func newRoutedBed(t *testing.T) *routedBed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &routedBed{T: t}
-	b.lab = sharded.ForTest(t, sharded.Options{Routers: 1, Options: lab.Options{Topology: "sharded:2x1",
+	b.lab = sharded.ForTest(t, sharded.Options{Routers: 1, Options: lab.Options{
+		Version: os.Getenv("MILLRACE_TEST_VERSION"), Topology: "sharded:2x1",
 		TestCommands: true, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	var err error
 	b.c, err = mongo.Connect(t.Context(), b.lab.URI(), mongo.Options{})
@@ -147,6 +149,9 @@ func TestRoutedStrategies(t *testing.T) {
 		{"clustered", []bson.E{clustered}, false}, {"collated", []bson.E{collation}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			if strings.Contains(tc.name, "clustered") && !b.c.Info.Version.AtLeast(5, 3) {
+				t.Skip("users cluster no collections")
+			}
 			b := &routedBed{T: t, lab: b.lab, c: b.c}
 			name := fmt.Sprintf("c%d", i)
 			must(t, b.c, "d", append(bson.D{{Key: "create", Value: name}}, tc.create...))
@@ -154,13 +159,13 @@ func TestRoutedStrategies(t *testing.T) {
 				b.spread(name)
 			}
 			col := b.fill(name, someIDs(1200), tc.sharded)
-			if got := ByStorage(col, b.c.Info); got != ByID {
-				t.Errorf("the strategy is %s", got)
-			}
 			b.testRouted(col, name)
 		})
 	}
 	t.Run("time series", func(t *testing.T) {
+		if !b.c.Info.Version.AtLeast(5, 0) {
+			t.Skip("there are none")
+		}
 		b := &routedBed{T: t, lab: b.lab, c: b.c}
 		must(t, b.c, "d", bson.D{{Key: "create", Value: "w"}, {Key: "timeseries",
 			Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
@@ -179,11 +184,15 @@ func (b *routedBed) testRouted(col *schema.Collection, name string) {
 	r := b.reader()
 	reopened := 0
 	r.Reopened = func(error) { reopened++ }
-	bounds, served, err := r.Cut(b.Context(), col, ByID, 9)
-	if err != nil || served != ByID || len(bounds) != 8 {
+	strategy := ByID
+	if col.Clustered() && !b.c.Info.Version.AtLeast(5, 3) {
+		strategy = ByKey
+	}
+	bounds, served, err := r.Cut(b.Context(), col, ByStorage(col, b.c.Info), 9)
+	if err != nil || served != strategy || len(bounds) != 8 {
 		b.Fatalf("%d bounds by %s, %v", len(bounds), served, err)
 	}
-	plan := Slices(Slice{Strategy: ByID}, bounds)
+	plan := Slices(Slice{Strategy: strategy}, bounds)
 	got := map[string]int{}
 	for _, s := range plan {
 		b.walked(r, col, s, got, -1)
@@ -191,7 +200,7 @@ func (b *routedBed) testRouted(col *schema.Collection, name string) {
 	b.all(want, got, 0)
 
 	got = map[string]int{}
-	for _, s := range append(plan, Slice{Strategy: ByID}) {
+	for _, s := range append(plan, Slice{Strategy: strategy}) {
 		if s.Of == 0 { // the whole
 			b.all(want, got, 2)
 			got = map[string]int{}
@@ -282,6 +291,9 @@ func TestRoutedBounds(t *testing.T) {
 func TestRoutedNames(t *testing.T) {
 	b := newRoutedBed(t)
 	for _, isSharded := range []bool{false, true} {
+		if isSharded && !b.c.Info.Version.AtLeast(5, 0) {
+			continue // is not renamed
+		}
 		name := fmt.Sprintf("names%t", isSharded)
 		if isSharded {
 			b.spread(name)
