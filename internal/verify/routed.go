@@ -38,23 +38,28 @@ func (e *Engine) routed(i int, why error) {
 // routed reports a side that is read through routers.
 func (s *side) routed() bool { return s.on == nil && s.e.routers[s.i] != nil }
 
-// routersTime returns a time that is not before any acknowledged write. A router asks all shards which
-// databases there are, and the time that it knows then is not before theirs.
+// routersTime returns a time that is not before any acknowledged write.
 func (e *Engine) routersTime(ctx context.Context, i int) (at bson.Timestamp, err error) {
 	c := e.clusters[i]
 	err = again(ctx, e.o.Log, "learn the time of "+c.Address(), func() error {
-		raw, err := c.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
-		if err != nil {
-			return fmt.Errorf("learn the time of %s: %w", c.Address(), err)
-		}
-		at.T, at.I, _ = raw.Lookup("$clusterTime", "clusterTime").TimestampOK()
-		return nil
+		raw, err := c.Command(ctx, "admin", askAll())
+		at = routerTime(raw)
+		return mongo.Wrap(err, "learn the time of %s", c.Address())
 	})
 	return at, err
 }
 
-// snapshots returns the read concern of each cursor of a walk; nil where that is none of one time.
-func (s *side) snapshots() func(ctx context.Context) (bson.D, error) {
+// askAll has a router ask all shards. The time that it knows then is not before theirs.
+func askAll() bson.D { return bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}} }
+
+func routerTime(reply bson.Raw) (at bson.Timestamp) {
+	at.T, at.I, _ = reply.Lookup("$clusterTime", "clusterTime").TimestampOK()
+	return at
+}
+
+// fresh returns what returns the read concern of each cursor of a walk; nil where that is none of one
+// time. The time comes from the router that opens the cursor: another one may not know it yet.
+func (s *side) fresh(r *scan.Reader) func(ctx context.Context) (bson.D, error) {
 	if !s.sharded || !s.e.o.Online {
 		return nil
 	}
@@ -65,8 +70,8 @@ func (s *side) snapshots() func(ctx context.Context) (bson.D, error) {
 		return nil
 	}
 	return func(ctx context.Context) (bson.D, error) {
-		at, err := s.e.routersTime(ctx, s.i)
-		return bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at}}, err
+		raw, err := r.Command(ctx, "admin", askAll())
+		return bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: routerTime(bson.Raw(raw))}}, err
 	}
 }
 

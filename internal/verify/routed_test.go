@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/kit"
@@ -116,10 +117,10 @@ func keyed(r *rand.Rand, n int) func() func(context.Context, *driver.Collection)
 			s = fmt.Sprint(v)
 			keys[i] = s
 			doc := bson.D{id[0], {Key: "s", Value: s}}
-			return func(ctx context.Context, c *driver.Collection) error {
+			return unorphaned(func(ctx context.Context, c *driver.Collection) error {
 				_, err := c.InsertOne(ctx, doc)
 				return err
-			}
+			})
 		case n == 0:
 			delete(keys, i)
 			return func(ctx context.Context, c *driver.Collection) error {
@@ -130,9 +131,21 @@ func keyed(r *rand.Rand, n int) func() func(context.Context, *driver.Collection)
 			keys[i] = fmt.Sprint(v)
 			set = bson.D{{Key: "s", Value: keys[i]}}
 		}
-		return func(ctx context.Context, c *driver.Collection) error {
+		return unorphaned(func(ctx context.Context, c *driver.Collection) error {
 			_, err := c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: set}})
 			return err
+		})
+	}
+}
+
+// unorphaned repeats a write until its shard has no orphan of the document any more.
+func unorphaned(write func(context.Context, *driver.Collection) error) func(context.Context, *driver.Collection) error {
+	return func(ctx context.Context, c *driver.Collection) error {
+		for {
+			err := write(ctx, c)
+			if !driver.IsDuplicateKeyError(err) || pace.Pause(ctx, 5*time.Millisecond) != nil {
+				return err
+			}
 		}
 	}
 }
@@ -149,10 +162,10 @@ func TestOnlineRouted(t *testing.T) {
 			r := seeded(t)
 			want := plantAll(t, bed, r, idsOf(400, makeID), 20, true)
 			end := (&routedBed{T: t, lab: b.lab}).moving(bed.pair.Source)
-			rep := startReplica(bed, 300*time.Millisecond, keyed(r, 200))
+			rep := startReplica(bed, time.Second, keyed(r, 200))
 			b.ok(rep.waitFor(t.Context(), 200))
 			o := Options{Online: true, Method: method, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
-				Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 2 * time.Second, For: time.Minute}}
+				Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 4 * time.Second, For: time.Minute}}
 			report, st := bed.run(o)
 			moved := end()
 			rep.end(t)

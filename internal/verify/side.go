@@ -222,7 +222,7 @@ func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) 
 		s.e.o.Log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
 	}}
 	if s.routed() {
-		r.Routers, r.Fresh = s.e.routers[s.i], s.snapshots()
+		r.Routers, r.Fresh = s.e.routers[s.i], s.fresh(r)
 	}
 	return r, nil
 }

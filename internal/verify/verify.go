@@ -231,7 +231,7 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 		queue:   max(share/2, 64<<10),
 	}
 	for i, c := range e.clusters {
-		if c.Info.Kind == mongo.KindSharded {
+		if c != nil && c.Info.Kind == mongo.KindSharded {
 			e.routers[i] = scan.NewRouters(c)
 		}
 	}
