@@ -65,7 +65,7 @@ func TestPlantedRouted(t *testing.T) {
 	for name, sides := range map[string][2]*mongo.Cluster{"source": {b.c, plain}, "target": {plain, b.c}, "both": {b.c, b.c}} {
 		for _, tc := range plantedTests() {
 			t.Run(name+" "+tc.name, func(t *testing.T) {
-				lab.Share(t, 2)
+				lab.Share(t, 4)
 				b := &routedBed{T: t, lab: b.lab, c: b.c}
 				bed := newBed(t, sides[0], sides[1])
 				bed.create(tc.options...)
@@ -194,6 +194,7 @@ func TestRoutersSeeWhatWasAcknowledged(t *testing.T) {
 	for i, r := range c.Routers() {
 		sides[i] = connect(t, r.URI(), nil)
 	}
+	b.c = sides[0]
 	b.ok(c.CreateDatabase(t.Context(), "d", "s0"))
 	b.spread("d.c", "_id")
 	for i := range 6 {
