@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
@@ -387,6 +388,9 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&v.Common, o)
 	c.clusters(v.Source, v.Target)
 	v.SourceShards, v.TargetShards = c.shards(flagSourceShard, v.sourceShards), c.shards(flagTargetShard, v.targetShards)
+	v.SourceVia, v.TargetVia = v.via, v.via
+	c.bad(v.via == origin.ViaRouters && len(v.sourceShards)+len(v.targetShards) > 0, "via",
+		"routers cannot go with addresses of shards", "leave out --source-shard and --target-shard, or --via")
 	c.namespaces(v.Rules)
 	c.notNegative("recheck-for", v.Recheck.For)
 	v.Online = v.Recheck.For > 0

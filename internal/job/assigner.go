@@ -289,7 +289,7 @@ func (a *assistant) work(ctx context.Context) error {
 		return a.from(ctx, "", a.src, o)
 	}
 	share(&o, len(a.Terms.Shards))
-	o.Replacing = oneEach(a.shards)
+	o.Replacing = oneEach(a.shards, false)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, one := range a.shards.Cluster().Shards {
 		if slices.Contains(a.Terms.Shards, one.Name) { // others have joined since the owner's attempt began

@@ -109,6 +109,9 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o 
 	if c.source.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o, assigned)
 	}
+	if c.source.cluster.Info.Kind == mongo.KindSharded { // read through its routers
+		o.Replacing = oneEach(c.source.Deployment, true)
+	}
 	eng := copy.New(c.source.cluster, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
 	run := func(ctx context.Context) error { return eng.Run(ctx, tasks) }
