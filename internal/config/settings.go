@@ -190,7 +190,7 @@ type Verify struct {
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	Bind(fs, flagTexts, CommandVerify, v.Common.vars(fs), rulesVars(&v.Rules), Vars{
 		flagSource: &v.Source, flagTarget: &v.Target, flagSourceShard: &v.sourceShards, flagTargetShard: &v.targetShards,
-		"via": (*string)(&v.via), "allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
+		flagVia: (*string)(&v.via), "allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
 		"ignore-field-order": &v.IgnoreFieldOrder, "method": (*string)(&v.Method), "recheck-for": &v.Recheck.For,
 		"workers": &v.Workers, "max-differences": &v.MaxDifferences,
 	})

@@ -73,72 +73,73 @@ func reportsSchema(v mongo.Version) bool { return v.AtLeast(6, 0) }
 
 func (j *Job) probeCapture(ctx context.Context, by state.Capture, o shards.Options) (c capture, err error) {
 	src := j.source.cluster
-	c.by = state.CaptureOplog
 	auto := by == state.CaptureAuto && reportsSchema(src.Info.Version)
+	c.by = state.CaptureOplog
 	switch {
 	case by == state.CaptureStreams:
 		c.by = by
+		return c, nil
+	case src.Info.Kind == mongo.KindSharded && auto:
+		c.why, err = j.openDirectly(ctx, o)
 	case src.Info.Kind == mongo.KindSharded:
 		j.source.shards, err = openShards(ctx, src, o)
-		if err == nil && auto {
-			err = j.patiently(ctx, func() (err error) {
-				c.why, err = directly(ctx, j.source.shards)
-				return err
-			})
-			if c.why != "" {
-				j.source.shards.Close()
-				j.source.shards = nil
-			}
-		}
-		if err != nil && auto && len(j.spec.SourceShards) == 0 && ctx.Err() == nil {
-			c.why, err = "the shards cannot be read directly: "+mongo.Brief(err), nil
-		}
-		err = mongo.Wrap(err, "source")
 	case src.Info.Kind == mongo.KindReplicaSet && auto && j.spec.Mode != ModeStructure:
-		err = j.patiently(ctx, func() (err error) {
-			c.why, err = oplogOf(ctx, src)
-			return err
-		})
-		err = mongo.Wrap(err, "source")
+		c.why, err = j.oplogs(ctx, origin.Part{Name: "the source", Cluster: src})
 	}
 	if c.why != "" {
 		c.by = state.CaptureStreams
 	}
-	return c, err
+	return c, mongo.Wrap(err, "source")
 }
 
-// directly returns why the shards cannot be read directly, "" if they can.
-func directly(ctx context.Context, all *origin.Sharded) (why string, err error) {
-	for _, s := range all.Cluster().Shards {
-		// From 8.0 on a shard refuses it without the role directShardOperations, as it refuses documents.
-		_, err := s.Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
-		if mongo.IsCode(err, mongo.CodeUnauthorized) {
-			return fmt.Sprintf("shard %s refuses to be read directly", s.Name), nil
-		}
-		if err == nil {
-			why, err = oplogOf(ctx, s.Cluster)
-		}
+// openDirectly opens the shards if they and their oplogs can be read, or returns why not.
+func (j *Job) openDirectly(ctx context.Context, o shards.Options) (why string, err error) {
+	all, reason, err := origin.OpenShards(ctx, j.source.cluster, j.spec.Via, o)
+	switch {
+	case err != nil:
+		return "", err
+	case reason != nil:
+		return "the shards cannot be read directly: " + mongo.Brief(reason), nil
+	}
+	if j.spec.Mode != ModeStructure {
+		why, err = j.oplogs(ctx, origin.Parts(j.source.cluster, all)...)
+	}
+	if why == "" && err == nil {
+		j.source.shards = all
+	} else {
+		all.Close()
+	}
+	return why, err
+}
+
+// oplogs returns why an oplog cannot be read, "" if all can.
+func (j *Job) oplogs(ctx context.Context, of ...origin.Part) (why string, err error) {
+	for _, one := range of {
+		err = j.patiently(ctx, func() (err error) {
+			why, err = oplogOf(ctx, one)
+			return err
+		})
 		if why != "" || err != nil {
-			return why, mongo.Wrap(err, "shard %s", s.Name)
+			break
 		}
 	}
-	return "", nil
+	return why, err
 }
 
-// oplogOf returns why the oplog of a replica set cannot be read, "" if it can.
-func oplogOf(ctx context.Context, c *mongo.Cluster) (why string, err error) {
-	reply, err := c.Command(ctx, "local", bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1},
+// oplogOf returns why an oplog cannot be read, "" if it can.
+func oplogOf(ctx context.Context, of origin.Part) (why string, err error) {
+	reply, err := of.Command(ctx, "local", bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1},
 		{Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}}})
 	switch {
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return "the user may not read the oplog of " + c.Address(), nil
+		return "the user may not read the oplog of " + of.Name, nil
 	case err != nil && mongo.Reported(err) && mongo.Classify(err) != mongo.ClassRetry:
-		return fmt.Sprintf("the oplog of %s cannot be read: %s", c.Address(), mongo.Brief(err)), nil
+		return fmt.Sprintf("the oplog of %s cannot be read: %s", of.Name, mongo.Brief(err)), nil
 	case err != nil:
 		return "", err
 	}
 	if _, none := reply.LookupErr("cursor", "firstBatch", "0"); none != nil {
-		return c.Address() + " has no oplog", nil
+		return of.Name + " has no oplog", nil
 	}
 	return "", nil
 }

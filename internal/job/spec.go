@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/procstat"
@@ -26,7 +27,7 @@ type (
 	OnExisting = state.OnExisting
 	OnConflict = deadletter.Policy
 	Capture    = state.Capture
-	Via        = state.Via
+	Via        = origin.Via
 	Phase      = state.Phase
 
 	Plan          = precheck.Plan
@@ -53,9 +54,9 @@ const (
 	CaptureOplog   = state.CaptureOplog
 	CaptureStreams = state.CaptureStreams
 
-	ViaAuto    = state.ViaAuto
-	ViaShards  = state.ViaShards
-	ViaRouters = state.ViaRouters
+	ViaAuto    = origin.ViaAuto
+	ViaShards  = origin.ViaShards
+	ViaRouters = origin.ViaRouters
 
 	ConflictStop      = deadletter.Stop
 	ConflictSkip      = deadletter.Skip

@@ -25,7 +25,9 @@ type Source struct {
 	Zones   ZoneRules
 }
 
-func (s *Source) sharded() bool { return s.Shards != nil || s.Cluster != nil && s.Cluster.Info.Kind == mongo.KindSharded }
+func (s *Source) sharded() bool {
+	return s.Shards != nil || s.Cluster != nil && s.Cluster.Info.Kind == mongo.KindSharded
+}
 
 func (s *Source) version() mongo.Version {
 	if s.Shards != nil {

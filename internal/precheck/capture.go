@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -15,8 +16,8 @@ import (
 // Capture is how the job reads the source.
 type Capture struct {
 	By  state.Capture
-	Why string    // why oplogs cannot be read, if nobody chose change streams; else ""
-	Via state.Via // as chosen
+	Why string     // why oplogs cannot be read, if nobody chose change streams; else ""
+	Via origin.Via // as chosen
 }
 
 const checkCapture = "capture"
@@ -37,7 +38,7 @@ type capturing struct{ *planner }
 // possible checks that the source can be read as chosen, before anything else of it is read.
 func (p capturing) possible() {
 	src, via := p.Source.Info, p.Capture.Via
-	if via != "" && via != state.ViaAuto && src.Kind != mongo.KindSharded {
+	if via != "" && via != origin.ViaAuto && src.Kind != mongo.KindSharded {
 		p.add(Fail, checkCapture, "leave --via out", "--via %s is for a sharded source, and the source is a %s", via, src.Kind)
 	}
 	if p.Streamed == nil || p.Mode == state.ModeStructure {

@@ -17,15 +17,15 @@ func TestCaptureIsPossible(t *testing.T) {
 		name    string
 		src     mongo.Kind
 		version mongo.Version
-		via     state.Via
+		via     origin.Via
 		skip    []string
 		want    []string
 	}{
 		{"a set", set, mongo.Version{Major: 4, Minor: 4}, "", nil, nil},
-		{"routers", sharded, mongo.Version{Major: 6}, state.ViaRouters, nil, nil},
-		{"old routers", sharded, mongo.Version{Major: 5}, state.ViaRouters, nil,
+		{"routers", sharded, mongo.Version{Major: 6}, origin.ViaRouters, nil, nil},
+		{"old routers", sharded, mongo.Version{Major: 5}, origin.ViaRouters, nil,
 			[]string{"fail capture: the change streams of a sharded cluster of MongoDB 5.0.0 do not tell"}},
-		{"routers of a set", set, mongo.Version{Major: 6}, state.ViaRouters, nil,
+		{"routers of a set", set, mongo.Version{Major: 6}, origin.ViaRouters, nil,
 			[]string{"fail capture: --via routers is for a sharded source, and the source is a replica set"}},
 		{"alone", alone, mongo.Version{Major: 6}, "", nil,
 			[]string{"fail capture: a standalone server has no change streams"}},

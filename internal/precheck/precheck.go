@@ -163,7 +163,7 @@ func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
 type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
-	Shards         *origin.Sharded // behind Source, if it is a router that is not read alone
+	Shards         *origin.Sharded  // behind Source, if it is a router that is not read alone
 	Streamed       *origin.Streamed // the source by change streams; nil if oplogs are read
 	Capture        Capture
 	Rules          *transform.Set

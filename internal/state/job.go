@@ -171,15 +171,6 @@ const (
 	CaptureStreams Capture = "change-streams" // of the deployment
 )
 
-// Via says how a sharded source is read.
-type Via string
-
-const (
-	ViaAuto    Via = "auto"
-	ViaShards  Via = "shards"  // each directly, with its oplog
-	ViaRouters Via = "routers" // alone, with change streams
-)
-
 // OnExisting says what to do with target collections that exist already.
 type OnExisting string
 
