@@ -39,8 +39,8 @@ func TestDescribed(t *testing.T) {
 			"disambiguatedPaths", d("a.b", a("a.b"))), delta.Diff,
 			d("_id", 1, "a", d("b", 1, "c", a(1, 2, 3)), "a.b", 2, "n", a(d("x", 1), 2, 3), "0", d("1", 1))},
 		{"cut and set", d("updatedFields", d("a.c.0", 9), "removedFields", a("n"),
-			"truncatedArrays", a(d("field", "a.c", "newSize", 1)), "disambiguatedPaths", d("a.c.0", a("a", "c", 0))), delta.Diff,
-			d("_id", 1, "a", d("b", 1, "c", a(9)), "a.b", 5, "0", d("1", 1))},
+			"truncatedArrays", a(d("field", "a.c", "newSize", 1)), "disambiguatedPaths", d("a.c.0", a("a", "c", 0))),
+			delta.Diff, d("_id", 1, "a", d("b", 1, "c", a(9)), "a.b", 5, "0", d("1", 1))},
 		{"twice", d("updatedFields", d("a.b", 2, "a.b", 3), "removedFields", a(), "truncatedArrays", a(),
 			"disambiguatedPaths", d("a.b", a("a.b"), "a.b", a("a", "b"))), delta.Invalid, nil},
 		{"in conflict", d("updatedFields", d("a", 2, "a.b", 3), "removedFields", a(), "truncatedArrays", a(),
@@ -76,7 +76,8 @@ func TestDescribed(t *testing.T) {
 // TestTokens: what tokens of servers say, and their form in positions.
 func TestTokens(t *testing.T) {
 	const event = "826B0D4BCB00000002" + "2B022C0100296E5A10044BF05F1851144265BBACA0306FFB74B8461E5F6964002B020004"
-	const inTransaction = "826B0D4BCC00000021" + "2B022C01002B026E5A1004A905E63499A84B719C1D280BF5688755461E5F6964002B020004"
+	const inTransaction = "826B0D4BCC00000021" +
+		"2B022C01002B026E5A1004A905E63499A84B719C1D280BF5688755461E5F6964002B020004"
 	const newest = "826B0D4BC700000002" + "2B0229296E04"
 	for data, want := range map[string]string{event: "4bf05f1851144265bbaca0306ffb74b8",
 		inTransaction: "a905e63499a84b719c1d280bf5688755", newest: ""} {
@@ -216,8 +217,8 @@ func TestAllocations(t *testing.T) {
 func FuzzEvent(f *testing.F) {
 	f.Add([]byte(kit.Raw(event("20", "insert", "fullDocument", d("_id", 7), "documentKey", d("_id", 7)))))
 	f.Add([]byte(kit.Raw(event("20", "update", "documentKey", d("_id", 1), "updateDescription",
-		d("updatedFields", d("a.b", 1), "removedFields", bson.A{"x"}, "truncatedArrays", bson.A{d("field", "n", "newSize", 1)},
-			"disambiguatedPaths", d("a.b", bson.A{"a", 1}))))))
+		d("updatedFields", d("a.b", 1), "removedFields", bson.A{"x"},
+			"truncatedArrays", bson.A{d("field", "n", "newSize", 1)}, "disambiguatedPaths", d("a.b", bson.A{"a", 1}))))))
 	f.Add([]byte(kit.Raw(event("20", "rename", "to", d("db", "db", "coll", "e"), "operationDescription",
 		d("dropTarget", true)))))
 	f.Add([]byte(kit.Raw(event("20", "createIndexes", "operationDescription", d("indexes", bson.A{d("name", "a")})))))
