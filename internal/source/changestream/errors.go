@@ -69,8 +69,8 @@ func (r *reader) explain(ctx context.Context, err error) error {
 	const most = 300 // bytes of the message, which quotes the token
 	err = fmt.Errorf("read change stream of %s: %w: the event %s: %.*s", r.conn.Addr(), ErrTooLarge, what, most,
 		mongo.Brief(err))
-	return mongo.WithHint(err, "an _id of more than 2 MB makes events larger than servers send: capture oplogs, or exclude "+
-		"the collection")
+	return mongo.WithHint(err, "an _id of more than 2 MB makes events larger than servers send: capture oplogs, or "+
+		"exclude the collection")
 }
 
 // named returns the present name of a collection, "" if it cannot be found.
