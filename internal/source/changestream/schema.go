@@ -104,7 +104,8 @@ func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Ch
 	case view && string(on) == mongo.BucketsPrefix+ns.coll && s.System: // the buckets' event has the series
 		return nil, nil
 	case view && string(on) == mongo.BucketsPrefix+ns.coll:
-		err := mongo.WithHint(fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
+		err := mongo.WithHint(
+			fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
 			"exclude it; or capture oplogs")
 		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
 	case view:
