@@ -254,6 +254,35 @@ func TestVia(t *testing.T) {
 	}
 }
 
+// TestViaRefused: shards that refuse direct reads, as those of 8.0 do, are left to the routers.
+func TestViaRefused(t *testing.T) {
+	lab.NeedServers(t)
+	b := &routedBed{T: t, lab: sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"},
+		Routers: 1, RefuseDirect: true})}
+	b.c = connect(t, b.lab.URI(), nil)
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", "s0"))
+	b.spread("d.c", "_id")
+	insert(t, b.c, "d.c", docsOfIDs(100)...)
+	plain := cluster(t, "6.0", "rs:1")
+	t.Cleanup(func() { _ = plain.Client.Database("d").Drop(context.Background()) })
+	insert(t, plain, "d.c", docsOfIDs(99)...)
+	for _, via := range []origin.Via{origin.ViaAuto, origin.ViaRouters, origin.ViaShards} {
+		r, err := Clusters(t.Context(), Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: via,
+			Rules: transform.Config{Include: []string{"d.*"}}})
+		if via == origin.ViaShards {
+			if !mongo.IsCode(err, mongo.CodeUnauthorized) || !strings.Contains(mongo.HintOf(err), "directShardOperations") {
+				t.Errorf("%v: %s", err, mongo.HintOf(err))
+			}
+			continue
+		}
+		b.ok(err)
+		refused := slices.ContainsFunc(r.Notes, func(s string) bool { return strings.Contains(s, "directly to a shard") })
+		if r.Count != 1 || refused != (via == origin.ViaAuto) {
+			t.Errorf("%s: %d differences, notes %q", via, r.Count, r.Notes)
+		}
+	}
+}
+
 func docsOfIDs(n int) (docs []bson.Raw) {
 	for i := range n {
 		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}}))
