@@ -80,6 +80,10 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
 	case "shardCollection", "refineCollectionShardKey", "reshardCollection", "startIndexBuild", "abortIndexBuild":
 		return nil, nil
+	// What shards say to routers.
+	case "migrateChunkToNewShard", "migrateLastChunkFromShard", "reshardBegin", "reshardBlockingWrites",
+		"reshardDoneCatchUp":
+		return nil, nil
 	case "invalidate":
 		err = mongo.WithHint(errors.New("the source ended the change stream for good"),
 			"start the job again with --restart, which copies the present state")
