@@ -80,8 +80,11 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
 	case "reshardCollection":
 		return c.reshard(ns), nil
-	case "shardCollection", "refineCollectionShardKey", "startIndexBuild", "abortIndexBuild":
+	case "shardCollection", "refineCollectionShardKey":
 		return nil, nil
+	case "startIndexBuild", "abortIndexBuild", "migrateChunkToNewShard", "migrateLastChunkFromShard", "reshardBegin",
+		"reshardBlockingWrites", "reshardDoneCatchUp", "endOfTransaction", "namespacePlacementChanged":
+		return nil, nil // what servers report of their own work
 	case "invalidate":
 		err = mongo.WithHint(errors.New("the source ended the change stream for good"),
 			"start the job again with --restart, which copies the present state")

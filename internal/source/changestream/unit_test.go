@@ -195,7 +195,8 @@ func TestUnknown(t *testing.T) {
 		"form":    {event("20", "update", "documentKey", d("_id", 1), "rawUpdateDescription", d("$v", 3)), "$v:2"},
 		"indexes": {event("20", "createIndexes"), "createIndexes of db.c"},
 		"types":   {event("20", "insert", "documentKey", 1), "documentKey"},
-		"invalid": {event("20", "invalidate"), "invalidate"},
+		"invalid": {event("20", "invalidate")[:2], "invalidate"},
+		"no ns":   {event("20", "explode")[:2], "explode"},
 	} {
 		src := New(&mongo.Cluster{}, Options{Support: Support{Expanded: true}})
 		a := newAssembler(src, stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: 1}}},
