@@ -163,6 +163,24 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestReshard: a resharded collection is reported as by an oplog, and other changes of shard keys are not.
+func TestReshard(t *testing.T) {
+	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte("fedcba9876543210")}
+	bs := hand(t, Support{Expanded: true}, event("20", "shardCollection", "operationDescription", d("shardKey", d("a", 1))),
+		event("21", "refineCollectionShardKey", "operationDescription", d("shardKey", d("a", 1, "b", 1))),
+		event("22", "reshardCollection", "operationDescription", d("reshardUUID", uuid, "shardKey", d("b", 1))),
+		event("23", "delete", "documentKey", d("_id", 7)))
+	got := of(bs, "db")
+	if len(got) != 2 || got[0].Change == nil {
+		t.Fatalf("%s", lines(got))
+	}
+	ch := got[0].Change
+	if c, _ := mongo.Staged(ch.NS); c != mongo.CommandReshard || ch.Command != c || ch.To != "db.c" || !ch.DropTarget ||
+		!ch.UUID.Equal(uuid) || ch.Mark == "" {
+		t.Errorf("%+v", ch)
+	}
+}
+
 // TestUnknown: what is not understood is an error that names it.
 func TestUnknown(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -177,7 +195,8 @@ func TestUnknown(t *testing.T) {
 		"form":    {event("20", "update", "documentKey", d("_id", 1), "rawUpdateDescription", d("$v", 3)), "$v:2"},
 		"indexes": {event("20", "createIndexes"), "createIndexes of db.c"},
 		"types":   {event("20", "insert", "documentKey", 1), "documentKey"},
-		"invalid": {event("20", "invalidate"), "invalidate"},
+		"invalid": {event("20", "invalidate")[:2], "invalidate"},
+		"no ns":   {event("20", "explode")[:2], "explode"},
 	} {
 		src := New(&mongo.Cluster{}, Options{Support: Support{Expanded: true}})
 		a := newAssembler(src, stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: 1}}},
