@@ -96,6 +96,8 @@ type oplogs interface {
 	ReadFrom(stream.Position) (mongo.OpTime, error)
 	// Window reads what its oplogs hold.
 	Window(ctx context.Context) (oplog.Window, error)
+	// Recent returns the positions of at most a second ago.
+	Recent(ctx context.Context) (mongo.Positions, error)
 }
 
 // sourcePauses is how many times as long as a read the pause after it is under --source-load low. Reads take less than
@@ -144,7 +146,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		oplogs
 	} = j.source.shards
 	if j.source.shards == nil {
-		read = origin.Set{Cluster: j.source.cluster, Spool: j.spooler}
+		read = origin.Set{Cluster: j.source.cluster, Spool: j.spooler, Shared: spec.Oplogs}
 	}
 	j.source.oplogs = read
 	if j.txn, err = j.dst.NewTransactions(); err != nil {
