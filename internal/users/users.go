@@ -58,7 +58,8 @@ func (s Set) Names() []string { return slices.Sorted(maps.Keys(s)) }
 func Read(ctx context.Context, c *mongo.Cluster, rules *transform.Set) (Set, error) {
 	all := Set{}
 	// Servers acknowledge a change before a majority read sees it, so the session reads after it.
-	err := c.Client.UseSessionWithOptions(ctx, options.Session().SetCausalConsistency(true), func(ctx context.Context) error {
+	causal := options.Session().SetCausalConsistency(true)
+	err := c.Client.UseSessionWithOptions(ctx, causal, func(ctx context.Context) error {
 		admin := c.Client.Database("admin", options.Database().SetReadPreference(readpref.Primary()).
 			SetReadConcern(readconcern.Majority()))
 		if err := admin.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Err(); err != nil {
