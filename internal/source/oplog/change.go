@@ -49,7 +49,9 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 
 func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	switch string(cmd.Name) {
-	case "startIndexBuild", "abortIndexBuild", "dbCheck":
+	case "startIndexBuild", "abortIndexBuild", "dbCheck", "commitTransaction", "abortTransaction":
+		return nil, nil
+	case "setMultikeyMetadata", "dropIdent": // of the source's own tables, from 9.0 on (decision 42)
 		return nil, nil
 	case "dropDatabase":
 		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: db}, nil
@@ -85,8 +87,16 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 		ch.Indexes, err = droppedIndexes(field(o, "index"))
 	case "collMod":
 		ch.Kind, ch.Options = stream.ChangeCollMod, without(o, "collMod")
+	case viewlessSeries:
+		ch.Kind = stream.ChangeCollMod
+		return nil, withoutBuckets("upgradeDowngradeViewlessTimeseries: setFeatureCompatibilityVersion converts the time "+
+			"series "+ch.NS+" to the form without system.buckets, or back", ch)
 	default:
 		return nil, unknownCommand()
+	}
+	if ch.Kind == stream.ChangeCreate && !ch.Buckets && field(ch.Options, "timeseries").Type != 0 {
+		ch.Options = nil
+		return nil, withoutBuckets("the time series "+ch.NS+" has no system.buckets collection (MongoDB 8.3 and newer)", ch)
 	}
 	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && ofServer(coll) {
 		return nil, err
@@ -94,9 +104,24 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 	return ch, err
 }
 
-func unknownCommand() error {
-	return mongo.WithHint(errors.New("unknown command, so its effect cannot be replicated"),
-		"start the job again with --restart, which copies the present state, and report the command to the authors of "+
+// viewlessSeries is logged by servers of 8.3 and newer for each time series that a change of the feature
+// compatibility version converts.
+const viewlessSeries = "upgradeDowngradeViewlessTimeseries"
+
+// withoutBuckets is the error of a time series whose buckets are not in a collection of their own.
+func withoutBuckets(what string, ch *stream.Change) error {
+	return &notFollowed{mongo.WithHint(errors.New(what), "start the job again with --restart, and with --exclude "+ch.NS+
+		"; copy that time series by other means"), *ch}
+}
+
+// errUnknown reports an entry that may have any effect.
+var errUnknown = errors.New("so its effect cannot be replicated")
+
+func unknownCommand() error { return unknown("unknown command") }
+
+func unknown(what string) error {
+	return mongo.WithHint(fmt.Errorf("%s, %w", what, errUnknown),
+		"start the job again with --restart, which copies the present state, and report the entry to the authors of "+
 			"millrace")
 }
 

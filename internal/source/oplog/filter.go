@@ -150,11 +150,11 @@ func (f *filter) passing(names []string, at ...mongo.OpTime) bson.E {
 		}
 		or = append(or, bson.D{{Key: "ns", Value: append(in, others...)}})
 	}
-	if len(f.prefixes) > 0 {
-		or = append(or, bson.D{{Key: "op", Value: "c"}})
-	} else {
+	if len(f.prefixes) == 0 {
 		or = append(or, bson.D{{Key: "ns", Value: others}})
 	}
+	// Commands and all kinds of entries that are unknown.
+	or = append(or, bson.D{{Key: "op", Value: bson.D{{Key: "$nin", Value: bson.A{"d", "i", "n", "u"}}}}})
 	return bson.E{Key: "$or", Value: append(or, bson.D{{Key: "ts", Value: bson.D{{Key: "$in", Value: positions}}}})}
 }
 

@@ -118,6 +118,8 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 			return err
 		}
 		users = c.ops != nil && in.usersOwn(e, c)
+		in.migrated = c.ops != nil && e.fromMigrate && in.skipMigrated
+		defer func() { in.migrated = false }()
 	}
 	err := in.operation(e, 0, -1, func(e *entry, _ int) error {
 		if users {
