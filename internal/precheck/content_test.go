@@ -72,7 +72,8 @@ func TestSeriesWithoutBuckets(t *testing.T) {
 	}{
 		{mongo.Version{Major: 8}, []schema.Collection{with}, nil},
 		{mongo.Version{Major: 8}, []schema.Collection{with, without},
-			[]string{"fail features: 1 time series of the source have no system.buckets collection, as from MongoDB 8.3 on: a.t"}},
+			[]string{"fail features: 1 time series of the source have no system.buckets collection, as from MongoDB 8.3 on: " +
+				"a.t"}},
 		{mongo.Version{Major: 8, Minor: 3}, []schema.Collection{with},
 			[]string{"fail features: the target cannot hold 1 things: a.s: a time-series collection: version 8.3 and newer"}},
 		{mongo.Version{Major: 9}, []schema.Collection{coll(t, "a.c", `{}`)}, nil},

@@ -202,9 +202,10 @@ func TestUnauthorized(t *testing.T) {
 	}
 	p.plan.Checks = nil
 	access{p}.unauthorized(driver.CommandError{Code: mongo.CodeUnauthorized, Name: "Unauthorized",
-		Message: "You are connecting to a sharded cluster improperly by connecting directly to a shard. Please connect to the " +
-			"cluster via a router (mongos). Command: listDatabases, Namespace: admin"})
-	if hint := p.plan.Checks[0].Hint; !strings.Contains(hint, "directShardOperations") || !strings.Contains(hint, "--via routers") {
+		Message: "You are connecting to a sharded cluster improperly by connecting directly to a shard. Please connect to " +
+			"the cluster via a router (mongos). Command: listDatabases, Namespace: admin"})
+	if hint := p.plan.Checks[0].Hint; !strings.Contains(hint, "directShardOperations") ||
+		!strings.Contains(hint, "--via routers") {
 		t.Errorf("refused by a shard: %s", hint)
 	}
 	for side, roles := range map[string]string{"source": "readAnyDatabase and clusterMonitor",

@@ -104,7 +104,8 @@ func TestVersions(t *testing.T) {
 // TestUntestedVersions: the plan says of each side whether its series was tested, only read about, or is unknown.
 func TestUntestedVersions(t *testing.T) {
 	const set, sharded = mongo.KindReplicaSet, mongo.KindSharded
-	const read, unknown = "is known from documentation only", "is unknown: the newest series whose documentation was read is 9.0"
+	const read = "is known from documentation only"
+	const unknown = "is unknown: the newest series whose documentation was read is 9.0"
 	six, seven, next := mongo.Version{Major: 6}, mongo.Version{Major: 7, Patch: 28}, mongo.Version{Major: 9, Minor: 1}
 	eight, nine := mongo.Version{Major: 8, Patch: 4}, mongo.Version{Major: 9, Patch: 4}
 	for _, c := range []struct {
@@ -120,7 +121,8 @@ func TestUntestedVersions(t *testing.T) {
 			[]string{"warn source version: replica set of MongoDB 8.0.4 " + read,
 				"warn target version: replica set of MongoDB 9.0.4 " + read}},
 		{set, nine, next, [2]string{"(known from documentation only)", "(unknown)"},
-			[]string{"warn source version: replica set of MongoDB 9.0.4 " + read, "warn target version: MongoDB 9.1.0 " + unknown}},
+			[]string{"warn source version: replica set of MongoDB 9.0.4 " + read,
+				"warn target version: MongoDB 9.1.0 " + unknown}},
 		{sharded, six, six, [2]string{"(tested)", "(tested)"}, nil},
 		{sharded, six, seven, [2]string{"(tested)", "(known from documentation only)"},
 			[]string{"warn target version: sharded cluster of MongoDB 7.0.28 " + read}},

@@ -49,7 +49,8 @@ func TestUnsupported(t *testing.T) {
 
 // TestRecordIDsOfTheSource: whether a source replicates record ids is nothing that a target gets, or differs in.
 func TestRecordIDsOfTheSource(t *testing.T) {
-	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{"recordIdsReplicated":true,"capped":true,"size":4096}`)}
+	coll := Collection{NS: "d.c", Type: TypeCollection,
+		Options: js(t, `{"recordIdsReplicated":true,"capped":true,"size":4096}`)}
 	for _, v := range []mongo.Version{{Major: 4, Minor: 2}, {Major: 7}, {Major: 9}} {
 		out, _, err := createOptions(coll.Options, v)
 		if err != nil || has(out, "recordIdsReplicated") || !has(out, "capped") {

@@ -60,7 +60,7 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 	}
 	coll := str(cmd)
 	if coll == "" {
-		return nil, unknownCommand()
+		return nil, unknown("command")
 	}
 	ch := &stream.Change{NS: db + "." + coll}
 	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
@@ -89,14 +89,14 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 		ch.Kind, ch.Options = stream.ChangeCollMod, without(o, "collMod")
 	case viewlessSeries:
 		ch.Kind = stream.ChangeCollMod
-		return nil, withoutBuckets("upgradeDowngradeViewlessTimeseries: setFeatureCompatibilityVersion converts the time "+
-			"series "+ch.NS+" to the form without system.buckets, or back", ch)
+		return nil, withoutBuckets(ch, "setFeatureCompatibilityVersion converts it to the form without system.buckets, or "+
+			"back (upgradeDowngradeViewlessTimeseries)")
 	default:
-		return nil, unknownCommand()
+		return nil, unknown("command")
 	}
 	if ch.Kind == stream.ChangeCreate && !ch.Buckets && field(ch.Options, "timeseries").Type != 0 {
 		ch.Options = nil
-		return nil, withoutBuckets("the time series "+ch.NS+" has no system.buckets collection (MongoDB 8.3 and newer)", ch)
+		return nil, withoutBuckets(ch, "it has no system.buckets collection, as from MongoDB 8.3 on")
 	}
 	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && ofServer(coll) {
 		return nil, err
@@ -109,20 +109,25 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 const viewlessSeries = "upgradeDowngradeViewlessTimeseries"
 
 // withoutBuckets is the error of a time series whose buckets are not in a collection of their own.
-func withoutBuckets(what string, ch *stream.Change) error {
-	return &notFollowed{mongo.WithHint(errors.New(what), "start the job again with --restart, and with --exclude "+ch.NS+
-		"; copy that time series by other means"), *ch}
+func withoutBuckets(ch *stream.Change, why string) error {
+	return &notFollowed{mongo.WithHint(fmt.Errorf("cannot follow the time series %s: %s", ch.NS, why),
+		"start the job again with --restart and --exclude "+ch.NS+", and copy that time series by other means"), *ch}
 }
 
-// errUnknown reports an entry that may have any effect.
-var errUnknown = errors.New("so its effect cannot be replicated")
+// unknownEntry is the error of an entry that may have any effect.
+type unknownEntry struct{ error }
 
-func unknownCommand() error { return unknown("unknown command") }
+func (u *unknownEntry) Unwrap() error { return u.error }
 
 func unknown(what string) error {
-	return mongo.WithHint(fmt.Errorf("%s, %w", what, errUnknown),
+	return &unknownEntry{mongo.WithHint(fmt.Errorf("unknown %s, so its effect cannot be replicated", what),
 		"start the job again with --restart, which copies the present state, and report the entry to the authors of "+
-			"millrace")
+			"millrace")}
+}
+
+func isUnknown(err error) bool {
+	_, is := errors.AsType[*unknownEntry](err)
+	return is
 }
 
 // ofServer reports collections that servers maintain themselves.

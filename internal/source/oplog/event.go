@@ -41,7 +41,7 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
 	isCommand := string(e.op) == "c"
 	if in.migrated && !e.fromMigrate {
-		return false, unknown("an operation without fromMigrate in an entry with it")
+		return false, unknown("origin of an operation without fromMigrate in an entry with it")
 	}
 	migrated := e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info)
 	if migrated && !isCommand {
@@ -50,7 +50,7 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	var ch *stream.Change
 	switch {
 	case isCommand:
-		if ch, err = in.command(e, info); errors.Is(err, errUnknown) {
+		if ch, err = in.command(e, info); isUnknown(err) {
 			return false, err
 		}
 	case info.kind == nsViews:
@@ -76,13 +76,13 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 // known: an unknown one on admin, as applyOps is one, may concern any database.
 func (in *interpreter) command(e *entry, info *nsInfo) (*stream.Change, error) {
 	if info.kind != nsCommand && info.kind != nsServers {
-		return nil, unknown("a command on another namespace than $cmd")
+		return nil, unknown("command on a namespace without $cmd")
 	}
 	ch, err := parseChange(info.db, e.ui, e.o)
-	if info.kind == nsCommand || info.db == "admin" && errors.Is(err, errUnknown) {
+	if info.kind == nsCommand || info.db == "admin" && isUnknown(err) {
 		return ch, err
 	}
-	if errors.Is(err, errUnknown) && in.log != nil && !in.reported[info.name] {
+	if isUnknown(err) && in.log != nil && !in.reported[info.name] {
 		in.reported[info.name] = true
 		in.log.Warn("an unknown oplog entry of a database that is not replicated is skipped", "ns", info.name, "error", err)
 	}
@@ -263,5 +263,5 @@ func withoutEffect(op []byte) error {
 		// index follows by commitIndexBuild or createIndexes (decision 42).
 		return nil
 	}
-	return unknown("unknown kind of operation")
+	return unknown("kind of operation")
 }

@@ -105,8 +105,8 @@ func TestServersOwnTables(t *testing.T) {
 					oplogEntry(t, 5, "d", "kept.c", doc(1)), entry(6),
 					oplogEntry(t, 7, "c", "kept.$cmd", key), entry(8))
 				got := events([]*stream.Batch{{Events: es}})
-				if want := []string{`insert kept.c 1 {"_id":1}`, "delete kept.c 1", "schema createIndexes kept.c"}; !slices.Equal(got,
-					want) {
+				want := []string{`insert kept.c 1 {"_id":1}`, "delete kept.c 1", "schema createIndexes kept.c"}
+				if !slices.Equal(got, want) {
 					t.Errorf("%s, entry %d, %s: %q", ns, n, v, got)
 				}
 				if last.End.TS != ts(8) || openAt(t, last).TS != ts(8) {
@@ -139,7 +139,8 @@ func TestServersTablesProveNothing(t *testing.T) {
 	} {
 		ok(t, a.entry(t.Context(), e))
 	}
-	if got := a.events[len(a.events)-2].Change; got.Kind != stream.ChangeRename || got.NS != "other.c" || got.To != "shop.c" {
+	got := a.events[len(a.events)-2].Change
+	if got.Kind != stream.ChangeRename || got.NS != "other.c" || got.To != "shop.c" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -156,7 +157,8 @@ func TestUnknownKinds(t *testing.T) {
 }
 
 func unknownKind(t *testing.T, rng *rand.Rand) {
-	ns := []string{"kept.c", "other.c", "config.c", "local.c", "admin.c", "millrace.c", "", "kept", "kept.system.views"}[rng.IntN(9)]
+	ns := []string{"kept.c", "other.c", "config.c", "local.c", "admin.c", "millrace.c", "", "kept",
+		"kept.system.views"}[rng.IntN(9)]
 	op, o := name(rng, 4), doc(1)
 	for slices.Contains([]string{"i", "u", "d", "n", "c", "ci", "cd", "cu", "km"}, op) {
 		op = name(rng, 4)
@@ -332,7 +334,8 @@ func groupedWrites(t *testing.T, rng *rand.Rand) {
 		case 0:
 			op, o = "d", doc(rng.IntN(3))
 		case 1:
-			op, o = "u", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "x", Value: i}}}}}}
+			op = "u"
+			o = bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "x", Value: i}}}}}}
 			more = append(more, bson.E{Key: "o2", Value: doc(rng.IntN(3))})
 		case 2:
 			if rng.IntN(3) == 0 {
@@ -387,7 +390,8 @@ func TestGroupInParts(t *testing.T) {
 		ops = append(ops, inner("i", "d.c", doc(i, "x", strings.Repeat("x", 100))))
 	}
 	var bs []*stream.Batch
-	a := offline(func(_ context.Context, b *stream.Batch) error { bs = append(bs, b); return nil }, Options{BatchBytes: 1000})
+	a := offline(func(_ context.Context, b *stream.Batch) error { bs = append(bs, b); return nil },
+		Options{BatchBytes: 1000})
 	ok(t, a.entry(t.Context(), oplogEntry(t, 2, "n", "", bson.D{})))
 	ok(t, a.entry(t.Context(), grouped(t, 3, ops, inSession(1, separately(), before(2))...)))
 	ok(t, a.flush(t.Context(), false, false))
