@@ -1,7 +1,6 @@
 package precheck
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"

@@ -21,8 +21,8 @@ import (
 // Entries of servers that no test can run (8.0 to 9.0), made as trackers and other tools describe them
 // (docs/internals/decisions/042-newer-servers.md).
 
-// inner makes an operation of an applyOps entry.
-func inner(op, ns string, o bson.D, more ...bson.E) bson.D {
+// groupedOp makes an operation of an applyOps entry.
+func groupedOp(op, ns string, o bson.D, more ...bson.E) bson.D {
 	return append(bson.D{{Key: "op", Value: op}, {Key: "ns", Value: ns},
 		{Key: "ui", Value: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}, {Key: "o", Value: o}}, more...)
 }
@@ -55,6 +55,7 @@ func assembled(t testing.TB, v mongo.Version, o Options, entries ...bson.Raw) ([
 		return nil
 	}, o)
 	a.version = v
+	a.names.known = map[[16]byte]string{{}: "kept.c"} // those of users' applyOps, which no server is asked for
 	for _, e := range entries {
 		ok(t, a.entry(t.Context(), e))
 	}
@@ -73,13 +74,13 @@ func ofServers(t testing.TB, ns string) (entries []func(i uint32) bson.Raw) {
 	container := bson.E{Key: "container", Value: "internal-7--410490914"}
 	var ops []bson.D
 	for _, op := range []string{"ci", "cd", "cu", "km"} {
-		ops = append(ops, inner(op, ns, key, container))
+		ops = append(ops, groupedOp(op, ns, key, container))
 		entries = append(entries, func(i uint32) bson.Raw { return oplogEntry(t, i, op, ns, key, container) })
 	}
 	for _, o := range []bson.D{{{Key: "dropIdent", Value: "collection-7--4104909142373009110"}},
 		{{Key: "setMultikeyMetadata", Value: "index-7--41"}}, {{Key: "setMultikeyMetadata", Value: 1}}} {
 		for _, db := range []string{"admin", "kept", "other"} {
-			ops = append(ops, inner("c", db+".$cmd", o))
+			ops = append(ops, groupedOp("c", db+".$cmd", o))
 			entries = append(entries, func(i uint32) bson.Raw { return oplogEntry(t, i, "c", db+".$cmd", o) })
 		}
 	}
@@ -175,9 +176,9 @@ func unknownKind(t *testing.T, rng *rand.Rand) {
 	}
 	entry := oplogEntry(t, 2, op, ns, o, more...)
 	for n := range rng.IntN(3) { // within others
-		ops := []bson.D{inner("i", "kept.c", doc(0)), inner(op, ns, o, more...)}
+		ops := []bson.D{groupedOp("i", "kept.c", doc(0)), groupedOp(op, ns, o, more...)}
 		if n > 0 {
-			ops = []bson.D{inner("c", "admin.$cmd", bson.D{{Key: "applyOps", Value: ops}})}
+			ops = []bson.D{groupedOp("c", "admin.$cmd", bson.D{{Key: "applyOps", Value: ops}})}
 		}
 		with := [][]bson.E{nil, {separately()}, inSession(1), inSession(1, separately())}[rng.IntN(4)]
 		entry = grouped(t, 2, ops, with...)
@@ -186,7 +187,7 @@ func unknownKind(t *testing.T, rng *rand.Rand) {
 	keeps := Options{Keep: only("kept"), SkipMigrated: rng.IntN(2) == 0, JoinRenames: rng.IntN(2) == 0}
 	a := offline(discard, keeps)
 	a.version = newerVersions()[rng.IntN(5)]
-	a.names.known = map[[16]byte]string{{}: "kept.c"} // those of users' applyOps, which no server is asked for
+	a.names.known = map[[16]byte]string{{}: "kept.c"}
 	err := a.entry(t.Context(), entry)
 	if err == nil || !strings.Contains(err.Error(), "1000:2") || !strings.Contains(mongo.HintOf(err), "--restart") {
 		t.Errorf("%s: %v, hint %q", text, err, mongo.HintOf(err))
@@ -218,9 +219,8 @@ func TestUnknownOfServers(t *testing.T) {
 	a := offline(discard, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for i := range uint32(6) {
 		db := []string{"config", "local", "millrace"}[i%3]
-		ok(t, a.entry(t.Context(), oplogEntry(t, i+2, "c", db+".$cmd", bson.D{{Key: "frobnicate", Value: "c"}})))
-		ok(t, a.entry(t.Context(), oplogEntry(t, i+2, "c", "config.$cmd", bson.D{{Key: "create", Value: "c"}})))
-		a.seen = mongo.OpTime{}
+		ok(t, a.entry(t.Context(), oplogEntry(t, 2*i+2, "c", db+".$cmd", bson.D{{Key: "frobnicate", Value: "c"}})))
+		ok(t, a.entry(t.Context(), oplogEntry(t, 2*i+3, "c", "config.$cmd", bson.D{{Key: "create", Value: "c"}})))
 	}
 	if lines := strings.Count(log.String(), "frobnicate"); lines != 3 || strings.Contains(log.String(), "create") {
 		t.Error(log.String())
@@ -265,7 +265,7 @@ func TestSeriesWithoutBuckets(t *testing.T) {
 			for _, within := range []bool{false, true} {
 				entry := oplogEntry(t, 2, "c", db+".$cmd", docOf(t, o))
 				if within {
-					entry = grouped(t, 2, []bson.D{inner("c", db+".$cmd", docOf(t, o))}, separately())
+					entry = grouped(t, 2, []bson.D{groupedOp("c", db+".$cmd", docOf(t, o))}, separately())
 				}
 				a := offline(discard, Options{Keep: only("shop")})
 				err := a.entry(t.Context(), entry)
@@ -295,7 +295,7 @@ func TestRecordIDs(t *testing.T) {
 	rid := bson.E{Key: "rid", Value: int64(7)}
 	diff := bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "x", Value: 1}}}}}}
 	key := bson.E{Key: "o2", Value: doc(1)}
-	ops := []bson.D{inner("i", "d.c", doc(2), rid), inner("d", "d.c", doc(2), rid)}
+	ops := []bson.D{groupedOp("i", "d.c", doc(2), rid), groupedOp("d", "d.c", doc(2), rid)}
 	got, _ := assembled(t, mongo.Version{Major: 9}, Options{},
 		oplogEntry(t, 2, "i", "d.c", doc(1), rid), oplogEntry(t, 3, "u", "d.c", diff, key, rid),
 		oplogEntry(t, 4, "d", "d.c", doc(1), rid), grouped(t, 5, ops, separately()), grouped(t, 6, ops, inSession(1)...))
@@ -342,10 +342,10 @@ func groupedWrites(t *testing.T, rng *rand.Rand) {
 				op, ns, o = "c", "kept.$cmd", bson.D{{Key: "create", Value: fmt.Sprint("new", i)}}
 			}
 		}
-		ops = append(ops, inner(op, ns, o, more...))
+		ops = append(ops, groupedOp(op, ns, o, more...))
 		single = append(single, oplogEntry(t, uint32(i)+5, op, ns, o, append(slices.Clone(session), more...)...))
 	}
-	open := grouped(t, 3, []bson.D{inner("i", "kept.c", doc("open"))}, inSession(2,
+	open := grouped(t, 3, []bson.D{groupedOp("i", "kept.c", doc("open"))}, inSession(2,
 		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: bson.Timestamp{}}, {Key: "t", Value: int64(-1)}}})...)
 	open = kit.Raw(partial(t, open))
 	more := append(slices.Clone(session), separately())
@@ -387,7 +387,7 @@ func partial(t testing.TB, entry bson.Raw) bson.D {
 func TestGroupInParts(t *testing.T) {
 	var ops []bson.D
 	for i := range 50 {
-		ops = append(ops, inner("i", "d.c", doc(i, "x", strings.Repeat("x", 100))))
+		ops = append(ops, groupedOp("i", "d.c", doc(i, "x", strings.Repeat("x", 100))))
 	}
 	var bs []*stream.Batch
 	a := offline(func(_ context.Context, b *stream.Batch) error { bs = append(bs, b); return nil },
@@ -410,8 +410,8 @@ func TestGroupInParts(t *testing.T) {
 // and not of an operation, leaves open what that is.
 func TestMarkedGroup(t *testing.T) {
 	mark := bson.E{Key: "fromMigrate", Value: true}
-	all := []bson.D{inner("i", "d.c", doc(1), mark), inner("d", "d.c", doc(2), mark)}
-	some := []bson.D{all[0], inner("d", "d.c", doc(3))}
+	all := []bson.D{groupedOp("i", "d.c", doc(1), mark), groupedOp("d", "d.c", doc(2), mark)}
+	some := []bson.D{all[0], groupedOp("d", "d.c", doc(3))}
 	for _, c := range []struct {
 		skip   bool
 		ops    []bson.D
@@ -439,7 +439,7 @@ func TestMarkedGroup(t *testing.T) {
 // TestUnknownGroup: how the operations of an entry belong together is known or ends the job.
 func TestUnknownGroup(t *testing.T) {
 	for _, kind := range []any{int32(2), int64(-1), "1"} {
-		err := offline(discard, Options{}).entry(t.Context(), grouped(t, 2, []bson.D{inner("i", "d.c", doc(1))},
+		err := offline(discard, Options{}).entry(t.Context(), grouped(t, 2, []bson.D{groupedOp("i", "d.c", doc(1))},
 			bson.E{Key: "multiOpType", Value: kind}))
 		if err == nil || !strings.Contains(err.Error(), "multiOpType") {
 			t.Errorf("%v: %v", kind, err)
