@@ -24,7 +24,7 @@ type interpreter struct {
 	skipMigrated bool
 	namesAlone   bool  // also changes that cannot be followed become events, with their names
 	byUser       bool  // the operations at hand are of a user's applyOps
-	migrated     bool  // the operations at hand are of an entry that is marked as a migration
+	migrated     bool  // the operations at hand are of an entry with fromMigrate
 	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
 	names        *identities

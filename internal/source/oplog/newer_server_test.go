@@ -80,8 +80,8 @@ func TestForgedOplog(t *testing.T) {
 	forge(t, server, []bson.D{
 		follows(a, 1, "ci", "kept.c", key), follows(a, 2, "cu", "kept.c", key),
 		follows(a, 3, "i", "kept.c", doc("with a record id"), bson.E{Key: "rid", Value: int64(7)}),
-		follows(a, 4, "c", "admin.$cmd", bson.D{{Key: "applyOps", Value: bson.A{
-			groupedOp("i", "kept.c", doc("g1")), groupedOp("i", "other.c", doc("g")), groupedOp("d", "kept.c", doc("a"))}}}, session...),
+		follows(a, 4, "c", "admin.$cmd", bson.D{{Key: "applyOps", Value: bson.A{groupedOp("i", "kept.c", doc("g1")),
+			groupedOp("i", "other.c", doc("g")), groupedOp("d", "kept.c", doc("a"))}}}, session...),
 		follows(a, 5, "km", "kept.c", key), follows(a, 6, "cd", "kept.c", key),
 		follows(a, 7, "c", "admin.$cmd", bson.D{{Key: "dropIdent", Value: "collection-7--41"}}),
 		follows(b, 1, "xi", "other.c", key),

@@ -406,11 +406,11 @@ func TestGroupInParts(t *testing.T) {
 	}
 }
 
-// TestMarkedGroup: what a migration groups is left out where migrations are; a mark that says so only of the entry,
-// and not of an operation, leaves open what that is.
-func TestMarkedGroup(t *testing.T) {
-	mark := bson.E{Key: "fromMigrate", Value: true}
-	all := []bson.D{groupedOp("i", "d.c", doc(1), mark), groupedOp("d", "d.c", doc(2), mark)}
+// TestFlaggedGroup: what a migration groups is left out where migrations are; a flag of the entry alone, and not of
+// an operation, leaves open what that is.
+func TestFlaggedGroup(t *testing.T) {
+	flag := bson.E{Key: "fromMigrate", Value: true}
+	all := []bson.D{groupedOp("i", "d.c", doc(1), flag), groupedOp("d", "d.c", doc(2), flag)}
 	some := []bson.D{all[0], groupedOp("d", "d.c", doc(3))}
 	for _, c := range []struct {
 		skip   bool
@@ -419,8 +419,8 @@ func TestMarkedGroup(t *testing.T) {
 		events int
 		fails  bool
 	}{
-		{true, all, nil, 0, false}, {true, all, []bson.E{mark}, 0, false}, {true, some, nil, 1, false},
-		{true, some, []bson.E{mark}, 0, true}, {false, some, []bson.E{mark}, 2, false},
+		{true, all, nil, 0, false}, {true, all, []bson.E{flag}, 0, false}, {true, some, nil, 1, false},
+		{true, some, []bson.E{flag}, 0, true}, {false, some, []bson.E{flag}, 2, false},
 	} {
 		entry := grouped(t, 2, c.ops, append(c.outer, separately())...)
 		a := offline(discard, Options{SkipMigrated: c.skip})
