@@ -88,7 +88,7 @@ func TestForgedOplog(t *testing.T) {
 	})
 	c = connect(t, server.URI())
 	for _, prefixes := range [][]string{nil, {"kept."}} {
-		f := &filter{prefixes: prefixes}
+		f := &filter{prefixes: prefixes, newer: true}
 		passing, err := c.Client.Database(oplogDB).Collection(oplogColl).CountDocuments(t.Context(),
 			bson.D{{Key: "ns", Value: "other.c"}, f.passing([]string{"other.c"}, end)})
 		if err != nil || passing != 1 {
