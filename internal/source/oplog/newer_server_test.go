@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -87,6 +88,15 @@ func TestForgedOplog(t *testing.T) {
 		follows(b, 1, "xi", "other.c", key),
 	})
 	c = connect(t, server.URI())
+	conn, err := c.Checkout(t.Context(), c.Reader())
+	ok(t, err)
+	defer conn.Release()
+	id := kit.Value("g1")
+	at, found, err := FindInsertion(t.Context(), conn.Run, stream.Insertion{After: start, Until: end, ID: id,
+		UUID: bson.Binary{Subtype: 4, Data: make([]byte, 16)}})
+	if err != nil || !found || at.TS != (bson.Timestamp{T: a.TS.T, I: a.TS.I + 4}) {
+		t.Errorf("g1 was inserted at %s, %v, %v", at, found, err)
+	}
 	for _, prefixes := range [][]string{nil, {"kept."}} {
 		f := &filter{prefixes: prefixes, newer: true}
 		passing, err := c.Client.Database(oplogDB).Collection(oplogColl).CountDocuments(t.Context(),
