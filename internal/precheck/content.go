@@ -51,6 +51,10 @@ func (p content) collections(ctx context.Context) error {
 func (p content) building(ctx context.Context, colls []schema.Collection) error {
 	if p.Shards != nil { // each shard builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
+		if mongo.RefusedDirectly(err) {
+			p.add(Fail, "shards", mongo.HintOf(err), "%s", mongo.Brief(err))
+			return nil
+		}
 		if mongo.IsCode(err, mongo.CodeUnauthorized) { // the check of privileges names what is missing
 			of, err = nil, nil
 		}
