@@ -132,7 +132,7 @@ func Databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, 
 		cmd = append(cmd, bson.E{Key: "authorizedDatabases", Value: false})
 	}
 	raw, err := c.Command(ctx, "admin", cmd)
-	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+	if mongo.IsCode(err, mongo.CodeUnauthorized) && !mongo.RefusedDirectly(err) {
 		err = fmt.Errorf("the user lacks listDatabases on the cluster: %w", err)
 	}
 	if err != nil {
