@@ -20,6 +20,21 @@ import (
 // one shard past the router, and through it on two. Servers take most of the time:
 // what counts is the processor time of this process, writers included.
 func BenchmarkWrite(b *testing.B) {
+	each(b, func(b *testing.B, pool *wire.Pool, coll string) {
+		b.Run("insert", func(b *testing.B) { writeBatches(b, pool, "insert", coll) })
+		b.Run("update", func(b *testing.B) { writeBatches(b, pool, "update", coll) })
+	})
+}
+
+// BenchmarkChanges reads inserts from a change stream: of one shard past the router, and of two through it.
+func BenchmarkChanges(b *testing.B) {
+	each(b, func(b *testing.B, pool *wire.Pool, coll string) {
+		b.Run("read", func(b *testing.B) { readChanges(b, pool, coll) })
+	})
+}
+
+// each runs benchmarks on a plain collection of a shard, and on a sharded one through a router.
+func each(b *testing.B, do func(b *testing.B, pool *wire.Pool, coll string)) {
 	lab.NeedServers(b)
 	c := sharded.ForTest(b, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	if err := c.CreateDatabase(b.Context(), "bench", c.ShardNames()[0]); err != nil {
@@ -33,9 +48,44 @@ func BenchmarkWrite(b *testing.B) {
 		{"shard", c.Shards()[0].DirectURI(0), "plain"}, {"router", c.URI(), "sharded"},
 	} {
 		pool := open(b, to.uri)
-		b.Run(to.name+"/insert", func(b *testing.B) { writeBatches(b, pool, "insert", to.coll) })
-		b.Run(to.name+"/update", func(b *testing.B) { writeBatches(b, pool, "update", to.coll) })
+		b.Run(to.name, func(b *testing.B) { do(b, pool, to.coll) })
 	}
+}
+
+// readChanges reads b.N inserts that were made before.
+func readChanges(b *testing.B, pool *wire.Pool, coll string) {
+	conn, err := pool.Checkout(b.Context(), wire.Primary())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Release()
+	reply, err := conn.Run(b.Context(), "admin", bson.D{{Key: "ping", Value: 1}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	t, i := reply.Lookup("operationTime").Timestamp()
+	b.StopTimer()
+	writeBatches(b, pool, "insert", coll)
+	b.StartTimer()
+	before := ownCPU()
+	start := bson.D{{Key: "startAtOperationTime", Value: bson.Timestamp{T: t, I: i + 1}}}
+	cur, err := conn.OpenCursor(b.Context(), "bench", bson.D{{Key: "aggregate", Value: coll},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$changeStream", Value: start}}}}, {Key: "cursor", Value: bson.D{}}},
+		wire.CursorOptions{})
+	for n := 0; err == nil && n < b.N; {
+		var batch *wire.Batch
+		if batch, err = cur.Next(b.Context()); err == nil {
+			err = batch.Each(func([]byte) error {
+				n++
+				return nil
+			})
+		}
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	cur.Close(b.Context())
+	b.ReportMetric((ownCPU()-before)*1e9/float64(b.N), "cpu-ns/op")
 }
 
 func open(b *testing.B, uri string) *wire.Pool {

@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -43,6 +44,7 @@ func (w *world) elections(t *testing.T) {
 // underWrites writes at random while something else happens.
 func (w *world) underWrites(t *testing.T, name string, keys bool, happen func(context.Context) int) {
 	c := w.spread(t, name, 0)
+	begin := now(t, w.client)
 	_, second := start(t, w.cluster.ConfigURI())
 	clients := []*mongo.Client{w.client, second}
 	ctx, stop := context.WithTimeout(t.Context(), 15*time.Second)
@@ -59,14 +61,18 @@ func (w *world) underWrites(t *testing.T, name string, keys bool, happen func(co
 			}
 		})
 	}
+	cs, err := w.client.Watch(t.Context(), mongo.Pipeline{}, startAt(begin))
+	next := follow(t, cs, err)
 	happened := happen(ctx)
 	wg.Wait()
+	insert(t, c.Database().Collection("end"), k(1))
 	want, ops := map[int]document{}, 0
 	for _, one := range writers {
 		maps.Copy(want, one.model)
 		ops += one.ops
 	}
 	compare(t, after(t, clients), c, want)
+	replay(t, untilEnd(next), want)
 	if len(want) == 0 || happened == 0 {
 		t.Errorf("%d documents, %d times", len(want), happened)
 	}
@@ -124,6 +130,40 @@ func compare(t *testing.T, ctx context.Context, c *mongo.Collection, want map[in
 		}
 	}
 	equal(t, "documents", len(found), len(want))
+}
+
+// replay makes the documents anew from what a change stream says of them. A document that goes to another shard is
+// deleted there and inserted here in any order, so its key is more than its _id.
+func replay(t *testing.T, events []event, want map[int]document) {
+	t.Helper()
+	there := map[string]document{}
+	for _, e := range events {
+		key := e.DocumentKey.String()
+		d, known := there[key]
+		if known != (e.Type != "insert") {
+			t.Errorf("%s of %s", e.Type, key)
+		}
+		delete(there, key)
+		var err error
+		switch e.Type {
+		case "insert", "replace":
+			err = bson.Unmarshal(e.Document, &d)
+		case "update":
+			err = bson.Unmarshal(e.Update.Lookup("updatedFields").Document(), &d)
+		case "delete":
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		there[kit.Raw(bson.D{{Key: "k", Value: int32(d.K)}, {Key: "_id", Value: int32(d.ID)}}).String()] = d
+	}
+	for key, d := range there {
+		if want[d.ID] != d {
+			t.Errorf("by its events document %s is %v, want %v", key, d, want[d.ID])
+		}
+	}
+	equal(t, "documents by their events", len(there), len(want))
 }
 
 type document struct {

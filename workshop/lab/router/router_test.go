@@ -30,7 +30,8 @@ func newWorld(t *testing.T, version string) *world {
 		parameters["reshardingMinimumOperationDurationMillis"] = "0" // else five minutes
 	}
 	c := sharded.ForTest(t,
-		sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: parameters}})
+		sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: parameters,
+			TestCommands: true}})
 	r, client := start(t, c.ConfigURI())
 	return &world{cluster: c, client: client, uri: r.URI(), version: version}
 }
