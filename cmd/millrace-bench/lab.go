@@ -34,7 +34,8 @@ for timings, and without --tls. Clusters listen on the loopback interface only.`
   millrace-bench lab list
   millrace-bench lab down --all`,
 	}
-	cmd.AddCommand(a.labUpCommand(), a.labListCommand(), labDownCommand(), labGuardCommand(), labRouterCommand())
+	cmd.AddCommand(a.labUpCommand(), a.labListCommand(), labDownCommand(), labGuardCommand(), labRouterCommand(),
+		labGateCommand())
 	return cmd
 }
 
@@ -58,6 +59,10 @@ tests. They speak as a mongos does, and only check the right to log in.`,
 			if !sharded.Is(o.Topology) && cmd.Flags().Changed("routers") {
 				return cli.WithCode(cli.ExitUsage, errors.New("--routers is for sharded clusters; use --topology sharded:2x1"))
 			}
+			if !sharded.Is(o.Topology) && o.RefuseDirect {
+				return cli.WithCode(cli.ExitUsage,
+					errors.New("--refuse-direct is for sharded clusters; use --topology sharded:2x1"))
+			}
 			state, err := labUp(cmd.Context(), store, o, limit)
 			if err != nil {
 				return err
@@ -70,6 +75,8 @@ tests. They speak as a mongos does, and only check the right to log in.`,
 	f.StringVar(&o.Topology, "topology", "rs:1",
 		`"rs:N" for a replica set of N members, "standalone", or "sharded:SxM" for S shards of M members`)
 	f.IntVar(&o.Routers, "routers", 1, "routers of a sharded cluster")
+	f.BoolVar(&o.RefuseDirect, "refuse-direct", false,
+		"let the shards refuse direct reads and writes of user data, as those from 8.0 on do")
 	f.StringVar(&o.Version, "mongod", "6.0",
 		"version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
 	f.IntVar(&o.Port, "port", 0, "port of the first router or member, the others follow; 0 for free ports")
@@ -192,6 +199,28 @@ func labRouterCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&o.Listen, "listen", "", "address to listen on")
 	cmd.Flags().StringVar(&config, "config", "", "`file` with the connection string of the config servers")
+	return cmd
+}
+
+// labGateCommand stands before a member of a shard that `lab up --refuse-direct` leaves behind.
+func labGateCommand() *cobra.Command {
+	var listen, to string
+	cmd := &cobra.Command{
+		Use:    "gate",
+		Short:  "Refuse direct reads and writes of a shard's member",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			g, err := router.StartGate(cmd.Context(), listen, to)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), g.Host())
+			<-cmd.Context().Done()
+			return g.Close()
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "address to listen on")
+	cmd.Flags().StringVar(&to, "to", "", "address of the member")
 	return cmd
 }
 

@@ -164,7 +164,7 @@ func (c *Cluster) writeSecrets(dir string) (err error) {
 // launchAll starts all members, on other ports when one was taken meanwhile.
 func (c *Cluster) launchAll(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
-		err := c.placeMembers()
+		err := c.placeMembers(ctx)
 		if err == nil {
 			err = c.eachMember(ctx, func(ctx context.Context, m *Member) error { return m.launch(ctx) })
 		}
@@ -182,9 +182,9 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 }
 
 // placeMembers decides where members listen and keep their data, and puts the proxies before them.
-func (c *Cluster) placeMembers() (err error) {
+func (c *Cluster) placeMembers(ctx context.Context) (err error) {
 	if !c.kept {
-		c.layout, err = newLayout(&c.leases, c.opts.Name, c.topo.members, c.opts.Port, c.opts.Proxy)
+		c.layout, err = newLayout(&c.leases, c.opts.Name, c.topo.members, c.opts.Port, c.opts.proxied())
 		if err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (c *Cluster) placeMembers() (err error) {
 			Index: i, Port: port, DBPath: filepath.Join(dir, "db"), dir: dir, cluster: c,
 		})
 	}
-	return errors.Join(c.startDisks(), c.startProxies())
+	return errors.Join(c.startDisks(), c.startProxies(ctx))
 }
 
 // Stop ends all processes by id, waits, and removes a temporary directory. It may be called twice.
@@ -219,9 +219,7 @@ func (c *Cluster) Stop() error {
 func (c *Cluster) endAll(end func(*Member) error) error {
 	err := c.eachMember(context.Background(), func(_ context.Context, m *Member) error { return end(m) })
 	for _, m := range c.members {
-		if m.proxy != nil {
-			m.proxy.close()
-		}
+		err = errors.Join(err, m.closeFront())
 		if m.disk != nil {
 			err = errors.Join(err, m.disk.close())
 		}
@@ -389,7 +387,7 @@ func (l *layout) adopt(o Options) (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	if o.Name != l.Name || topo.members != len(l.Ports) || o.Proxy != (len(l.Proxies) > 0) ||
+	if o.Name != l.Name || topo.members != len(l.Ports) || o.proxied() != (len(l.Proxies) > 0) ||
 		o.Port != 0 && o.Port != l.Ports[0] {
 		return o,
 			fmt.Errorf("lab: %s holds another cluster (%s, ports %v, proxies %v); start that one or choose another directory",

@@ -229,7 +229,7 @@ func (l *reuse) take(ctx context.Context, o Options, limit time.Duration) (c *Cl
 	if c, err = newCluster(o); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.findBinary(ctx), c.prepare(ctx), c.placeMembers()); err != nil {
+	if err := errors.Join(c.findBinary(ctx), c.prepare(ctx), c.placeMembers(ctx)); err != nil {
 		return nil, err
 	}
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -29,6 +29,7 @@ type Member struct {
 	cluster *Cluster
 	dir     string
 	proxy   *Proxy
+	front   Front // between the proxy and the mongod; nil without Options.Front
 	disk    *Disk
 	slow    *slowDisk    // of the process that was started last
 	unlimit func() error // takes the processors' limit back; used with mu
@@ -51,6 +52,9 @@ func (m *Member) Proxy() *Proxy { return m.proxy }
 func (m *Member) publicHost() string {
 	if m.proxy != nil {
 		return m.proxy.Addr()
+	}
+	if m.front != nil {
+		return m.front.Host()
 	}
 	return m.Host()
 }

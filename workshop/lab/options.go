@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -60,6 +61,9 @@ type Options struct {
 	// PeerLatency delays each answer of a member to another, as between distant hosts; it implies Proxy. That
 	// traffic then goes through this process.
 	PeerLatency time.Duration
+	// Front, unless nil, starts what stands before each member, behind its Proxy if it has one. It listens on an address
+	// and forwards to the member's own. The set knows its members by it, and it is closed with them.
+	Front func(ctx context.Context, listen, upstream string) (Front, error) `json:"-"`
 	// DiskMB gives each member a file system in memory for its data (see [Disk]); 0 means none. The error is
 	// ErrNoDisk where there can be none. Stop removes the data, so Dir must be empty.
 	DiskMB int
@@ -69,6 +73,15 @@ type Options struct {
 	detached bool
 	launched func(*Cluster) error
 }
+
+// Front stands before a member.
+type Front interface {
+	Host() string // Host is the host:port on which it listens.
+	Close() error
+}
+
+// proxied reports members that are known by another address than their own.
+func (o Options) proxied() bool { return o.Proxy || o.Front != nil }
 
 // Role is what the members of a sharded cluster's set are started as.
 type Role string

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -463,15 +464,49 @@ func (s *shaper) nap(d time.Duration) (err error) {
 	return s.alarm.wait(d)
 }
 
-// startProxies puts a proxy before each member, if the options want them.
-func (c *Cluster) startProxies() (err error) {
+// startProxies puts a proxy or what else the options want before each member.
+func (c *Cluster) startProxies(ctx context.Context) error {
 	for i, port := range c.layout.Proxies {
-		m := c.members[i]
-		if m.proxy, err = newProxy(port, m.Host(), c.ownerOf, c.opts.PeerLatency); err != nil {
+		if err := c.startProxy(ctx, c.members[i], port); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// startProxy puts before a member what the options want, known by a port.
+func (c *Cluster) startProxy(ctx context.Context, m *Member, port int) (err error) {
+	upstream := m.Host()
+	if c.opts.Front != nil {
+		own := 0 // a free one behind a proxy
+		if !c.opts.Proxy {
+			own = port
+		}
+		m.front, err = c.opts.Front(ctx, hostPort(own), upstream)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = errPortTaken
+		}
+		if err != nil {
+			m.front = nil
+			return err
+		}
+		upstream = m.front.Host()
+	}
+	if c.opts.Proxy {
+		m.proxy, err = newProxy(port, upstream, c.ownerOf, c.opts.PeerLatency)
+	}
+	return err
+}
+
+// closeFront ends what stands before a member.
+func (m *Member) closeFront() error {
+	if m.proxy != nil {
+		m.proxy.close()
+	}
+	if m.front == nil {
+		return nil
+	}
+	return Wrap(m.front.Close(), "lab: end what stands before member %d", m.Index)
 }
 
 // ownerOf reports which member made a connection to a proxy.

@@ -275,16 +275,16 @@ func (c *Cluster) move(ctx context.Context, m *Member) error {
 	if err := m.Stop(); err != nil {
 		return err
 	}
-	if err := c.readdress(m); err != nil {
+	if err := c.readdress(ctx, m); err != nil {
 		return err
 	}
 	// The member finds itself in the configuration once it has heard of the new one.
 	return errors.Join(c.tellAddress(ctx, m), m.Start(ctx))
 }
 
-func (c *Cluster) readdress(m *Member) (err error) {
+func (c *Cluster) readdress(ctx context.Context, m *Member) error {
 	n := 1
-	if m.proxy != nil {
+	if c.opts.proxied() {
 		n = 2
 	}
 	ports, err := m.cluster.leases.free(n)
@@ -292,10 +292,12 @@ func (c *Cluster) readdress(m *Member) (err error) {
 		return err
 	}
 	m.Port, c.layout.Ports[m.Index] = ports[0], ports[0]
-	if m.proxy != nil {
-		m.proxy.close()
+	if c.opts.proxied() {
+		if err := m.closeFront(); err != nil {
+			return err
+		}
 		c.layout.Proxies[m.Index] = ports[1]
-		if m.proxy, err = newProxy(ports[1], m.Host(), c.ownerOf, c.opts.PeerLatency); err != nil {
+		if err := c.startProxy(ctx, m, ports[1]); err != nil {
 			return err
 		}
 	}

@@ -128,7 +128,7 @@ func (s *spares) note(dirs []string) error {
 // ordinary reports whether clusters with these options have nothing that a later test could miss or notice.
 func (o Options) ordinary() bool {
 	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy ||
-		o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow() || o.detached
+		o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow() || o.detached || o.Front != nil
 	return !own && (o.Topology == "" || o.Topology == "rs:1" || o.Topology == "standalone")
 }
 

@@ -19,25 +19,21 @@ func aggregate(ctx context.Context, c *call) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(stages) > 0 && stageName(stages[0]) == "$changeStream" {
+		return c.watch(ctx, stages)
+	}
 	if c.coll == "" {
 		return c.aggregateDatabase(ctx, stages)
 	}
 	return c.aggregateOn(ctx, c.coll, stages)
 }
 
-// stages are the pipeline's, none of a kind that cannot be done.
 func (c *call) stages() ([]bson.Raw, error) {
 	list, ok := get(c.cmd, "pipeline").ArrayOK()
 	if !ok {
 		return nil, fail(codeFailedToParse, "FailedToParse", "aggregate needs a pipeline")
 	}
-	stages := documents(list)
-	for _, s := range stages {
-		if stageName(s) == "$changeStream" {
-			return nil, unsupported("change streams")
-		}
-	}
-	return stages, nil
+	return documents(list), nil
 }
 
 func stageName(stage bson.Raw) string { return string(firstField(stage).Name) }
@@ -423,6 +419,9 @@ func cursorReply(c *cursor, batch string, id int64, docs []bson.Raw) bson.D {
 	d := bson.D{{Key: batch, Value: array(docs)}, {Key: "id", Value: id}, {Key: "ns", Value: c.db + "." + c.coll}}
 	if c.at.Type != 0 {
 		d = append(d, bson.E{Key: "atClusterTime", Value: c.at})
+	}
+	if c.changes != nil {
+		d = append(d, bson.E{Key: "postBatchResumeToken", Value: c.changes.token()})
 	}
 	return bson.D{{Key: "cursor", Value: d}}
 }

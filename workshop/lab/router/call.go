@@ -95,6 +95,10 @@ func (c *call) send(ctx context.Context, shard string, s sending) (bsoncore.Docu
 	if err != nil {
 		return nil, "", err
 	}
+	return c.sendTo(ctx, n, s)
+}
+
+func (c *call) sendTo(ctx context.Context, n *node, s sending) (bsoncore.Document, string, error) {
 	s.cmd = slices.Clone(s.cmd)
 	if c.lsid.Type != 0 {
 		s.cmd = append(s.cmd, bson.E{Key: "lsid", Value: c.lsid})
@@ -103,10 +107,10 @@ func (c *call) send(ctx context.Context, shard string, s sending) (bsoncore.Docu
 		s.cmd = append(s.cmd, bson.E{Key: "$client", Value: about})
 	}
 	if c.txn != nil {
-		s.cmd = c.txn.take(s.cmd, shard)
+		s.cmd = c.txn.take(s.cmd, n.name)
 	}
 	reply, addr, err := n.run(ctx, s)
-	c.note(shard, reply, err)
+	c.note(n.name, reply, err)
 	return reply, addr, err
 }
 

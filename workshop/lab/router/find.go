@@ -162,7 +162,12 @@ func (c *call) settle(ctx context.Context, cur *cursor) int64 {
 func getMore(ctx context.Context, c *call) (bson.D, error) {
 	id := number(get(c.cmd, "getMore"))
 	coll := text(get(c.cmd, "collection"))
-	cur := c.r.cursors.take(id)
+	cur := c.r.cursors.use(id)
+	defer func() {
+		if dead := c.r.cursors.release(id); dead != nil {
+			dead.kill(ctx, c.r.upstream)
+		}
+	}()
 	if cur == nil || cur.coll != coll || cur.db != c.db {
 		if cur != nil {
 			c.r.cursors.keep(cur)
@@ -172,6 +177,9 @@ func getMore(ctx context.Context, c *call) (bson.D, error) {
 	n := int64(-1)
 	if v := get(c.cmd, "batchSize"); v.Type != 0 && number(v) > 0 {
 		n = number(v)
+	}
+	if cur.changes != nil {
+		return c.moreChanges(ctx, cur, n)
 	}
 	docs, err := cur.next(ctx, c, n)
 	if err != nil {
@@ -191,12 +199,15 @@ func killCursors(ctx context.Context, c *call) (bson.D, error) {
 	for _, v := range values {
 		id := number(v)
 		cur := c.r.cursors.take(id)
-		if cur == nil {
+		switch {
+		case cur != nil:
+			cur.kill(ctx, c.r.upstream)
+			killed = append(killed, id)
+		case c.r.cursors.doom(id):
+			killed = append(killed, id)
+		default:
 			missing = append(missing, id)
-			continue
 		}
-		cur.kill(ctx, c.r.upstream)
-		killed = append(killed, id)
 	}
 	return bson.D{{Key: "cursorsKilled", Value: killed}, {Key: "cursorsNotFound", Value: missing},
 		{Key: "cursorsAlive", Value: bson.A{}}, {Key: "cursorsUnknown", Value: bson.A{}}}, nil
@@ -220,6 +231,7 @@ type cursor struct {
 	at      bson.RawValue // the time of a snapshot read, which clients use for the next
 	skip    int64         // documents still to be left out
 	limit   int64         // documents still to be given, -1 for all
+	changes *changes      // of a change stream, instead of remotes; nil for others
 
 	used time.Time
 }
@@ -232,8 +244,43 @@ type remote struct {
 }
 
 type cursors struct {
-	mu  sync.Mutex
-	all map[int64]*cursor
+	mu   sync.Mutex
+	all  map[int64]*cursor
+	busy map[int64]bool // that a command uses; true for those to be killed then
+}
+
+// use takes a cursor for a command, which has to call release.
+func (cs *cursors) use(id int64) *cursor {
+	c := cs.take(id)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c != nil {
+		cs.busy[id] = false
+	}
+	return c
+}
+
+// release ends the use of a cursor, and takes it to be killed if that was wanted meanwhile.
+func (cs *cursors) release(id int64) *cursor {
+	cs.mu.Lock()
+	doomed := cs.busy[id]
+	delete(cs.busy, id)
+	cs.mu.Unlock()
+	if !doomed {
+		return nil
+	}
+	return cs.take(id)
+}
+
+// doom has a cursor killed once the command that uses it is done; false when none does.
+func (cs *cursors) doom(id int64) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	_, used := cs.busy[id]
+	if used {
+		cs.busy[id] = true
+	}
+	return used
 }
 
 // keep gives a cursor an id.
@@ -272,6 +319,9 @@ func (cs *cursors) idle(now time.Time) []*cursor {
 
 // done reports that there is nothing more to give.
 func (c *cursor) done() bool {
+	if c.changes != nil {
+		return c.changes.ended
+	}
 	return c.limit == 0 || !slices.ContainsFunc(c.remotes, func(r *remote) bool { return r.id != 0 || len(r.buf) > 0 })
 }
 
@@ -368,6 +418,12 @@ func (c *cursor) fetch(ctx context.Context, cl *call, r *remote, n int64) error 
 }
 
 func (c *cursor) kill(ctx context.Context, u *upstream) {
+	if c.changes != nil {
+		_ = together(c.changes.feeds, func(f *feed) error {
+			f.kill(ctx, c.lsid)
+			return nil
+		})
+	}
 	for _, r := range c.remotes {
 		n, err := u.shard(ctx, r.shard)
 		if r.id == 0 || err != nil {

@@ -137,12 +137,31 @@ func (w *world) timeSeries(t *testing.T) {
 // shards come and go.
 func (w *world) shards(t *testing.T) {
 	c := w.spread(t, "shards", 300)
+	inserts := mongo.Pipeline{{{Key: "$match", Value: bson.D{{Key: "operationType", Value: "insert"}}}}}
+	cs, err := w.client.Watch(t.Context(), inserts, startAt(now(t, w.client)))
+	next := follow(t, cs, err)
+	insert(t, c, k(-1))
+	equal(t, "event", next().NS.DB, "shards")
 	name, err := w.cluster.AddShard(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Of a database whose primary is the new shard, of which no migration tells.
+	if err := w.cluster.CreateDatabase(t.Context(), "young", name); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, w.client.Database("young").Collection("c"), k(1))
+	equal(t, "event of a new shard", next().NS.DB, "young")
+	if err := w.client.Database("young").Drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	command(t, w.client.Database("admin"), bson.D{{Key: "moveChunk", Value: "shards.c"}, {Key: "find", Value: k(0)},
 		{Key: "to", Value: name}})
+	insert(t, c, k(2))
+	equal(t, "event after a migration", next().NS.DB, "shards")
+	if _, err := c.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$type", Value: "objectId"}}}}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.UpdateMany(t.Context(), bson.D{}, set("x", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +170,8 @@ func (w *world) shards(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, "after its removal", len(ks(t, c, bson.D{})), 300)
+	insert(t, c, k(3))
+	equal(t, "event after its removal", next().NS.DB, "shards")
 }
 
 func eventually(t *testing.T, ok func() bool) {

@@ -13,7 +13,9 @@
 //     rights. connectionStatus is answered for the client's user.
 //   - A command of a client that hangs up ends when it has its answer.
 //   - No compression, no TLS towards clients, no exhaust cursors, no OP_QUERY but for the handshake.
-//   - No change streams, tailable cursors, sharded time series, map-reduce or management of users; over several shards
+//   - Change streams write to idle shards (see changes). They look documents up behind the client's stages, refuse
+//     stages that read fullDocument then, and have no post-images.
+//   - No tailable cursors, sharded time series, map-reduce or management of users; over several shards
 //     no explain, $out and $merge.
 //   - A server merges aggregations from the shards' results as literal documents, 12 MB at most. Shards compute $group
 //     for $sum, $min, $max, $count, $push and $addToSet only; for others all documents are merged.
@@ -106,7 +108,7 @@ func Start(ctx context.Context, o Options) (*Router, error) {
 }
 
 func connect(ctx context.Context, o Options) (*Router, error) {
-	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}},
+	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}, busy: map[int64]bool{}},
 		sessions: &sessions{all: map[string]*transaction{}}, clients: map[net.Conn]*client{}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var err error

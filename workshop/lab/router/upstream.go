@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -30,7 +31,8 @@ type node struct {
 	host     string // as in config.shards: set/host:port,…
 	pool     *wire.Pool
 	clock    *clock
-	messages sync.Pool // kept, with their memory, for the next commands.
+	messages sync.Pool    // kept, with their memory, for the next commands.
+	advanced atomic.Int64 // when advance was called last, in nanoseconds of Unix time
 }
 
 type sending struct {
@@ -79,6 +81,30 @@ func (n *node) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Doc
 	return reply, err
 }
 
+// The least time between two entries that advance writes to a shard.
+const (
+	waitedFor   = 5 * time.Millisecond   // while changes of another shard wait for it
+	nobodyWaits = 500 * time.Millisecond // so that a client's position does not stay behind
+)
+
+// advanceTimeout bounds advance, which is of no use while a shard has no majority.
+const advanceTimeout = 500 * time.Millisecond
+
+// advance has a shard write an entry with the highest time seen, so that its change streams come to that time. Where
+// that fails they come later, by an entry that servers write every ten seconds.
+func (n *node) advance(ctx context.Context, every time.Duration) {
+	last, now := n.advanced.Load(), time.Now().UnixNano()
+	if now-last < int64(every) || !n.advanced.CompareAndSwap(last, now) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, advanceTimeout)
+	defer cancel()
+	concern := bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: advanceTimeout.Milliseconds() / 2}}
+	_, _ = n.command(ctx, "admin", bson.D{{Key: "appendOplogNote", Value: 1},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "change stream of the lab's router"}}},
+		{Key: "writeConcern", Value: concern}})
+}
+
 func (n *node) listen(reply bsoncore.Document, err error) {
 	if err != nil {
 		reply = bsoncore.Document(rawOf(err))
@@ -106,6 +132,9 @@ func openUpstream(uri string, clock *clock) (*upstream, error) {
 	u := &upstream{clock: clock, shards: map[string]*node{}}
 	u.opts = options.Client().ApplyURI(uri).SetMaxPoolSize(maxConnections).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
+	if u.opts.AppName == nil {
+		u.opts.SetAppName(AppName) // a Gate knows it
+	}
 	if err := u.opts.Validate(); err != nil {
 		return nil, fmt.Errorf("connection string of the config servers: %w", err)
 	}

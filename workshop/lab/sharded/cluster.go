@@ -167,7 +167,7 @@ func (c *Cluster) startSets(ctx context.Context) error {
 	})
 	for i, name := range c.names {
 		group.Go(func() (err error) {
-			shards[i], err = c.startSet(starting, name, c.port(c.ports(c.opts.ConfigMembers)+i*c.ports(c.topo.members)))
+			shards[i], err = c.startSet(starting, name, c.port(c.configPorts()+i*c.shardPorts()))
 			return err
 		})
 	}
@@ -185,12 +185,20 @@ func (c *Cluster) port(n int) int {
 	return c.opts.Port + c.opts.Routers + n
 }
 
-// ports is how many ports a set of so many members takes.
-func (c *Cluster) ports(members int) int {
+// configPorts is how many ports the config servers take.
+func (c *Cluster) configPorts() int {
 	if c.opts.Proxy || c.opts.PeerLatency > 0 {
-		return 2 * members
+		return 2 * c.opts.ConfigMembers
 	}
-	return members
+	return c.opts.ConfigMembers
+}
+
+// shardPorts is how many ports a shard takes.
+func (c *Cluster) shardPorts() int {
+	if c.opts.Proxy || c.opts.PeerLatency > 0 || c.opts.RefuseDirect {
+		return 2 * c.topo.members
+	}
+	return c.topo.members
 }
 
 // startSet starts one replica set and connects to it.
@@ -204,6 +212,9 @@ func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, er
 	if c.dir != "" {
 		o.Dir = filepath.Join(c.dir, name)
 	}
+	if c.opts.RefuseDirect && o.Role == lab.ShardServer {
+		o.Front = startGate
+	}
 	if c.opts.part != nil {
 		o = c.opts.part(o)
 	}
@@ -212,13 +223,18 @@ func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, er
 		return nil, err
 	}
 	// Most of it is for servers alone. The streaming monitor's end may take ten seconds; local refuses retries.
-	client, err := mongo.Connect(options.Client().ApplyURI(servers.SystemURI()).
+	client, err := mongo.Connect(options.Client().ApplyURI(servers.SystemURI()).SetAppName(router.AppName).
 		SetRetryWrites(false).SetServerMonitoringMode(options.ServerMonitoringModePoll).
 		SetHeartbeatInterval(500 * time.Millisecond))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to %s: %w", o.Name, err), servers.Stop())
 	}
 	return &set{Cluster: servers, name: name, client: client}, nil
+}
+
+// startGate starts a gate in this process.
+func startGate(ctx context.Context, listen, upstream string) (lab.Front, error) {
+	return router.StartGate(ctx, listen, upstream)
 }
 
 func (s *set) stop() error {
@@ -333,6 +349,10 @@ type Options struct {
 	// Routers is how many routers of the lab listen, the first on Port, before the servers; 0 is none.
 	Routers int
 
+	// RefuseDirect makes the shards refuse direct reads and writes of user data with error 13, as those from 8.0 on do
+	// (see [router.Gate]). The lab's routers and Direct are permitted.
+	RefuseDirect bool
+
 	part func(lab.Options) lab.Options // part changes the options of a set, set by Up.
 }
 
@@ -370,6 +390,9 @@ func (o Options) check() (Options, topology, error) {
 	}
 	if o.Role != "" || o.Secrets != "" {
 		return o, topo, errors.New("lab: a sharded cluster sets the roles and the key file of its sets itself")
+	}
+	if o.RefuseDirect && o.TLS {
+		return o, topo, errors.New("lab: shards that refuse direct reads cannot have TLS: what refuses reads the messages")
 	}
 	return o, topo, nil
 }

@@ -318,7 +318,7 @@ func Up(ctx context.Context, store *lab.Store, o Options, program string) (*lab.
 	ctx, cancel := lab.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return store.Launch(ctx, named.opts.Options, func(ctx context.Context, l *lab.Launch) error {
-		c, err := newCluster(named.opts.inLaunch(l))
+		c, err := newCluster(named.opts.inLaunch(l, program))
 		if err != nil {
 			return err
 		}
@@ -336,8 +336,13 @@ func Up(ctx context.Context, store *lab.Store, o Options, program string) (*lab.
 }
 
 // inLaunch makes options those of the servers alone, which outlive this process.
-func (o Options) inLaunch(l *lab.Launch) Options {
-	o.Dir, o.part = l.Dir(), l.Part
+func (o Options) inLaunch(l *lab.Launch, program string) Options {
+	o.Dir, o.part = l.Dir(), func(o lab.Options) lab.Options {
+		if o.Front != nil {
+			o.Front = gatePrograms(l, program, o.Name)
+		}
+		return l.Part(o)
+	}
 	if o.Port != 0 {
 		o.Port += o.Routers
 	}
@@ -364,6 +369,21 @@ func (c *Cluster) startPrograms(ctx context.Context, l *lab.Launch, named *Clust
 	}
 	return hosts, nil
 }
+
+// gatePrograms starts gates before a set's members as processes, which Store.Down ends.
+func gatePrograms(l *lab.Launch, program, set string) func(context.Context, string, string) (lab.Front, error) {
+	return func(ctx context.Context, listen, upstream string) (lab.Front, error) {
+		host, err := l.Run(ctx, lab.Program{Name: "gate-" + set + "-" + strings.ReplaceAll(upstream, ":", "-"),
+			Role: "gate", Command: []string{program, "lab", "gate", "--listen", listen, "--to", upstream}})
+		return launched(host), err
+	}
+}
+
+// launched is the address of a program that outlives this process.
+type launched string
+
+func (l launched) Host() string { return string(l) }
+func (launched) Close() error   { return nil }
 
 // leave ends the connections to servers that run on.
 func (c *Cluster) leave() {

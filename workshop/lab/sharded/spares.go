@@ -29,7 +29,7 @@ func startShared(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 ||
+	own := o.RefuseDirect || o.Name != "" || o.Dir != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 ||
 		o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow() || topo.members != 1 || checked.ConfigMembers != 1
 	if own || !lab.CanShare() {
 		return Start(ctx, o)

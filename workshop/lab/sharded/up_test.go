@@ -22,35 +22,39 @@ import (
 	"github.com/millrace/millrace/workshop/lab/router"
 )
 
-// TestMain lets the test's own program be a router, as millrace is.
+// TestMain lets the test's own program be a router or a gate, as millrace-bench is.
 func TestMain(m *testing.M) {
-	if len(os.Args) != 7 || os.Args[1] != "lab" || os.Args[2] != "router" {
+	if len(os.Args) != 7 || os.Args[1] != "lab" {
 		os.Exit(m.Run())
 	}
-	if err := beRouter(os.Args[4], os.Args[6]); err != nil {
+	if err := beFront(os.Args[2], os.Args[4], os.Args[6]); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-// beRouter is a router until it is ended.
-func beRouter(listen, config string) error {
+// beFront is a router or a gate until it is ended.
+func beFront(role, listen, to string) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
-	uri, err := os.ReadFile(config)
+	var f lab.Front
+	var err error
+	if role == "gate" {
+		f, err = router.StartGate(ctx, listen, to)
+	} else if uri, readErr := os.ReadFile(to); readErr != nil {
+		return readErr
+	} else {
+		f, err = router.Start(ctx, router.Options{ConfigURI: string(uri), Listen: listen})
+	}
 	if err != nil {
 		return err
 	}
-	r, err := router.Start(ctx, router.Options{ConfigURI: string(uri), Listen: listen})
-	if err != nil {
-		return err
-	}
-	fmt.Println(r.Host())
+	fmt.Println(f.Host())
 	<-ctx.Done()
-	return r.Close()
+	return f.Close()
 }
 
-// throughRouters is a client of a cluster's routers.
+// throughRouters is a client of a cluster's routers, which may end before it.
 func throughRouters(t *testing.T, uri string) *mongo.Client {
 	t.Helper()
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerMonitoringMode(options.ServerMonitoringModePoll))
@@ -99,7 +103,8 @@ func TestUp(t *testing.T) {
 	must(t, err)
 	program, err := os.Executable()
 	must(t, err)
-	o := Options{Options: lab.Options{Name: "up", Topology: "sharded:1x1", CacheGB: 0.25, LeanJournal: true}, Routers: 2}
+	o := Options{Options: lab.Options{Name: "up", Topology: "sharded:1x1", CacheGB: 0.25, LeanJournal: true}, Routers: 2,
+		RefuseDirect: true}
 	state, err := Up(t.Context(), store, o, program)
 	must(t, err)
 	t.Cleanup(func() { _ = store.Down(context.Background(), "up") }) // where the test has not come so far
@@ -108,11 +113,14 @@ func TestUp(t *testing.T) {
 		roles = append(roles, m.Role)
 	}
 	slices.Sort(roles)
-	if !slices.Equal(roles, []string{"configsvr", "router", "router", "shardsvr"}) || state.Running() != 4 {
+	if !slices.Equal(roles, []string{"configsvr", "gate", "router", "router", "shardsvr"}) || state.Running() != 5 {
 		t.Errorf("the members are %+v", state.Members)
 	}
 	_, err = throughRouters(t, state.URI).Database("db").Collection("c").InsertOne(t.Context(), key(1))
 	must(t, err)
+	gate := state.Members[slices.IndexFunc(state.Members, func(m lab.MemberState) bool { return m.Role == "gate" })].Host
+	direct := throughRouters(t, "mongodb://"+gate+"/?directConnection=true")
+	wantRefused(t, "find", "db.c", direct.Database("db").Collection("c").FindOne(t.Context(), bson.D{}).Err())
 	if _, err := Up(t.Context(), store, o, program); err == nil {
 		t.Error("it comes up twice")
 	}
