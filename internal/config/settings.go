@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/transform"
@@ -157,6 +158,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 			flagSource: &s.Source, flagTarget: &s.Target, "mode": (*string)(&s.Mode),
 			"on-existing": (*string)(&s.OnExisting), "until": &s.Until, "dry-run": &s.DryRun, "verify": &s.Verify,
 
+			flagCapture: (*string)(&s.Capture), flagVia: (*string)(&s.Via),
 			flagSourceShard: &s.sourceShards, flagTargetShard: &s.targetShards, "read-preference": &s.ReadPreference,
 			"read-tags": &s.ReadTags, "write-concern": &s.WriteConcern, "allow-downgrade": &s.AllowDowngrade,
 			"allow-shard": &s.AllowShard,
@@ -180,14 +182,15 @@ type Verify struct {
 	Common
 	verify.Spec
 
-	sourceShards, targetShards []string // name=URI
+	via                        origin.Via // of both sides
+	sourceShards, targetShards []string   // name=URI
 }
 
 // Bind implements Settings.
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	Bind(fs, flagTexts, CommandVerify, v.Common.vars(fs), rulesVars(&v.Rules), Vars{
 		flagSource: &v.Source, flagTarget: &v.Target, flagSourceShard: &v.sourceShards, flagTargetShard: &v.targetShards,
-		"allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
+		flagVia: (*string)(&v.via), "allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
 		"ignore-field-order": &v.IgnoreFieldOrder, "method": (*string)(&v.Method), "recheck-for": &v.Recheck.For,
 		"workers": &v.Workers, "max-differences": &v.MaxDifferences,
 	})
@@ -253,6 +256,8 @@ const (
 	flagProgress    = "progress-interval"
 	flagSource      = "source"
 	flagSourceShard = "source-shard"
+	flagCapture     = "capture"
+	flagVia         = "via"
 	flagShard       = "shard"
 	flagZone        = "zone"
 	flagTarget      = "target"

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
@@ -235,6 +236,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.clusters(s.Source, s.Target)
 	s.SourceShards, s.TargetShards = c.shards(flagSourceShard, s.sourceShards), c.shards(flagTargetShard, s.targetShards)
 	c.namespaces(s.Rules)
+	c.capture(s)
 	c.keys(s.Shard)
 	c.zones(s.Zones)
 	c.start(s)
@@ -288,6 +290,17 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 		all[name] = uri
 	}
 	return all
+}
+
+func (c *checker) capture(s *Sync) {
+	routers := s.Via == job.ViaRouters
+	c.bad(routers && s.Capture == job.CaptureOplog, flagVia, "routers have no oplog",
+		"leave --capture out, or use --via shards")
+	c.bad(s.Via == job.ViaShards && s.Capture == job.CaptureStreams, flagVia,
+		"shards cannot go with --capture change-streams, which go through routers",
+		"leave one of them out")
+	c.bad(routers && len(s.SourceShards) > 0, flagSourceShard, "cannot go with --via routers, which reads no shard",
+		"leave one of them out")
 }
 
 func (c *checker) keys(rules []string) {
@@ -375,6 +388,9 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&v.Common, o)
 	c.clusters(v.Source, v.Target)
 	v.SourceShards, v.TargetShards = c.shards(flagSourceShard, v.sourceShards), c.shards(flagTargetShard, v.targetShards)
+	v.SourceVia, v.TargetVia = v.via, v.via
+	c.bad(v.via == origin.ViaRouters && len(v.sourceShards)+len(v.targetShards) > 0, "via",
+		"routers cannot go with addresses of shards", "leave out --source-shard and --target-shard, or --via")
 	c.namespaces(v.Rules)
 	c.notNegative("recheck-for", v.Recheck.For)
 	v.Online = v.Recheck.For > 0

@@ -268,6 +268,9 @@ func (m *memStore) crash() {
 // that large data does.
 func small(t testing.TB, src *mongo.Cluster) Options {
 	pos, err := src.Positions(t.Context())
+	if src.Info.Kind == mongo.KindSharded {
+		pos.Last, err = src.ClusterTime(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

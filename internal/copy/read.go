@@ -32,9 +32,11 @@ func (r *run) read(ctx context.Context, w worker) (more bool, err error) {
 // reading calls next over one connection until there is nothing more, or the worker does not stay.
 func (r *run) reading(ctx context.Context, w worker, next func(ctx context.Context, rd *reader) (some bool,
 	err error)) (more bool, err error) {
-	err = r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), w.reserve, func(conn *wire.Conn) error {
-		if err := r.member.Lives(ctx, conn); err != nil {
-			return fmt.Errorf("copy: read the source: %w", err)
+	err = r.connected(ctx, r.e.src, r.source(), w.reserve, func(conn *wire.Conn) error {
+		if r.routers == nil {
+			if err := r.member.Lives(ctx, conn); err != nil {
+				return fmt.Errorf("copy: read the source: %w", err)
+			}
 		}
 		rd := r.reader(conn)
 		for w.stays() {
@@ -49,9 +51,8 @@ func (r *run) reading(ctx context.Context, w worker, next func(ctx context.Conte
 }
 
 func (r *run) reader(conn *wire.Conn) *reader {
-	rd := &reader{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Reopened: func(cause error) {
-		r.e.opts.Log.Debug("cursor opened again", "cause", cause)
-	}}}
+	rd := &reader{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.SourceGate, Routers: r.routers,
+		Reopened: func(cause error) { r.e.opts.Log.Debug("cursor opened again", "cause", cause) }}}
 	if at := r.e.opts.AfterClusterTime; !at.IsZero() {
 		rd.Concern = scan.Majority(at.TS)
 	}
@@ -96,13 +97,19 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 // vanished takes a drop that may roll back, or has, for a temporary error.
 func (rd *reading) vanished(ctx context.Context, cause error) error {
 	c := rd.s.c
-	gone, err := rd.e.src.Vanished(ctx, c.sourceDB, c.Source.UUID)
+	var gone bool
+	var err error
+	if rd.routers != nil {
+		gone, err = rd.routers.Gone(ctx, &c.Source)
+	} else {
+		gone, err = rd.e.src.Vanished(ctx, c.sourceDB, c.Source.UUID)
+	}
 	if err != nil {
 		return fmt.Errorf("learn whether %s is gone: %w", c.Source.NS, err)
 	}
 	if !gone {
 		return mongo.Retry(fmt.Sprintf("copy: source member %s has not yet undone the drop of %s, which was rolled back",
-			rd.member.Node, c.Source.NS), cause, "")
+			rd.Conn.Addr(), c.Source.NS), cause, "")
 	}
 	rd.s.end(rd.sent, true)
 	return nil
@@ -174,7 +181,7 @@ func (rd *reading) begin(ctx context.Context) (err error) {
 
 func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
 	o, s := &rd.e.opts, rd.s
-	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || rd.e.src.Info.Kind != mongo.KindReplicaSet {
+	if !s.c.Source.Capped() || o.AfterClusterTime.IsZero() || rd.e.src.Info.Kind == mongo.KindStandalone {
 		return nil, nil
 	}
 	e, err := rd.FindEdge(ctx, &s.c.Source, o.AfterClusterTime, o.Inserted)

@@ -17,13 +17,15 @@ import (
 )
 
 type run struct {
-	e      *Engine
-	member scan.Member // that is read
-	colls  []*collection
-	jobs   *schedule
-	budget *budget
-	chunks chan *chunk
-	ready  chan struct{} // closed when the targets are there
+	e       *Engine
+	member  scan.Member   // that is read; none through routers
+	routers *scan.Routers // that are read through; nil is a member
+	chosen  bool          // what is read
+	colls   []*collection
+	jobs    *schedule
+	budget  *budget
+	chunks  chan *chunk
+	ready   chan struct{} // closed when the targets are there
 
 	mu         sync.Mutex
 	dirty      map[*slice]bool
@@ -31,12 +33,24 @@ type run struct {
 }
 
 func newRun(e *Engine) *run {
-	return &run{
+	r := &run{
 		e: e, jobs: newSchedule(), budget: newBudget(e.opts.MaxBufferedBytes),
 		// The budget bounds what waits here; the capacity only saves wake-ups.
 		chunks: make(chan *chunk, 256),
 		dirty:  map[*slice]bool{}, ready: make(chan struct{}),
 	}
+	if e.src.Cluster != nil && e.src.Info.Kind == mongo.KindSharded {
+		r.routers = scan.NewRouters(e.src.Cluster)
+	}
+	return r
+}
+
+// source selects what is read.
+func (r *run) source() wire.Selector {
+	if r.routers != nil {
+		return wire.Primary()
+	}
+	return wire.ByAddress(r.member.Node)
 }
 
 func await(ctx context.Context, closed <-chan struct{}) error {
@@ -162,10 +176,29 @@ func writersFor(near int, away time.Duration) int {
 	return max(near, min(near+more, atMostWriters))
 }
 
-// chooseMember picks the member to read: the one of unfinished record-order plans while it can be
-// reached, else any that the reader selects. What moved between shards is read from the primary,
-// which keeps what it gives away while a cursor reads it.
+// chooseMember picks what is read, and waits until that has reached the position.
 func (r *run) chooseMember(ctx context.Context) error {
+	return r.connected(ctx, r.e.src, r.preferred(ctx), false, func(conn *wire.Conn) (err error) {
+		var m scan.Member
+		if r.routers == nil { // any router serves any slice
+			if m, err = scan.MemberOf(ctx, conn); err != nil {
+				return fmt.Errorf("copy: read the source: %w", err)
+			}
+		}
+		r.mu.Lock()
+		r.member, r.chosen = m, true
+		r.mu.Unlock()
+		return r.awaitPosition(ctx, conn)
+	})
+}
+
+// preferred selects the member of unfinished record-order plans while it can be reached, else any that
+// the reader selects. What moved between shards is read from the primary, which keeps what it gives
+// away while a cursor reads it. Routers are asked to read primaries alone.
+func (r *run) preferred(ctx context.Context) wire.Selector {
+	if r.routers != nil {
+		return r.source()
+	}
 	to := r.e.src.Reader()
 	if slices.ContainsFunc(r.colls, func(c *collection) bool { return c.Owned != nil && c.Owned.Fixed() }) {
 		to = wire.Primary()
@@ -178,24 +211,14 @@ func (r *run) chooseMember(ctx context.Context) error {
 		conn, err := r.e.src.Pool.Checkout(short, wire.ByAddress(node))
 		if err == nil {
 			conn.Release()
-			to = wire.ByAddress(node)
-		} else {
-			r.e.opts.Log.Warn(
-				"the source member that the copy was reading cannot be reached; its unfinished collections are read again"+
-					" from another",
-				"member", node, "error", err)
+			return wire.ByAddress(node)
 		}
+		r.e.opts.Log.Warn(
+			"the source member that the copy was reading cannot be reached; its unfinished collections are read again"+
+				" from another",
+			"member", node, "error", err)
 	}
-	return r.connected(ctx, r.e.src, to, false, func(conn *wire.Conn) error {
-		m, err := scan.MemberOf(ctx, conn)
-		if err != nil {
-			return fmt.Errorf("copy: read the source: %w", err)
-		}
-		r.mu.Lock()
-		r.member = m
-		r.mu.Unlock()
-		return r.awaitPosition(ctx, conn)
-	})
+	return to
 }
 
 // awaitPosition waits: a secondary refuses a cluster time ahead of its own.
@@ -205,7 +228,7 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 		_, err := rd.Name(ctx, &r.colls[0].Source, scan.ByID)
 		if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 			// else the readers wait for a member that is gone
-			return fmt.Errorf("copy: ask %s for its position: %w", r.member.Node, err)
+			return fmt.Errorf("copy: ask %s for its position: %w", conn.Addr(), err)
 		}
 		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, scan.CodeInvalidOptions) {
 			return ctx.Err() // other errors concern the collection, not the position
@@ -216,7 +239,7 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 			return ctx.Err()
 		}
 	}
-	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node,
+	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", conn.Addr(),
 		r.e.opts.AfterClusterTime), nil, "")
 }
 

@@ -211,7 +211,7 @@ type Unit struct {
 	Slice  scan.Slice        `bson:"slice"`
 	// Part is the shard that the slice belongs to; empty is all of the collection.
 	Part   string      `bson:"part,omitempty"`
-	Member scan.Member `bson:"member"` // that reads; the same one for all of a run
+	Member scan.Member `bson:"member"` // that reads; the same one for all of a run, none through routers
 }
 
 // Assign takes the largest waiting slice that others may copy, nil for none; more says that there
@@ -274,7 +274,7 @@ func (e *Engine) present() *run {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.member.Node == "" {
+	if !r.chosen {
 		return nil
 	}
 	return r

@@ -64,6 +64,9 @@ func (m *monitor) watchSource(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
+	if w.Newest.IsZero() { // a source by change streams tells nothing
+		return nil
+	}
 	m.writes.Add(&w)
 	m.progress.SourceWindow(&w)
 	return m.checkOplog(&w)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/ownership"
@@ -47,7 +48,7 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	assigned bool) error {
 	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store},
 		log: c.log, opts: o}
-	s.opts.Replacing = oneEach(c.source.shards)
+	s.opts.Replacing = oneEach(c.source.shards, false)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
 	}
@@ -323,10 +324,11 @@ func indexSpecs(of schema.Collection) []bson.Raw {
 }
 
 // oneEach checks that documents that replace others are the same ones, read again. Shards may have
-// different documents of one _id, under different shard keys.
-func oneEach(of *origin.Sharded) func(ctx context.Context, t copy.Task, docs [][]byte) error {
+// different documents of one _id, under different shard keys. Those of a part of a collection are
+// checked, or all.
+func oneEach(of follow.Deployment, all bool) func(ctx context.Context, t copy.Task, docs [][]byte) error {
 	return func(ctx context.Context, t copy.Task, docs [][]byte) error {
-		if t.Owned == nil {
+		if t.Owned == nil && !all {
 			return nil
 		}
 		const atOnce = 1000

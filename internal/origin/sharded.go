@@ -1,6 +1,6 @@
-// Package origin is the source of a job, whatever its shape: a replica set or the shards of a
-// cluster. It returns the catalog as of a position, the changes from there, single documents, and
-// which shard of a cluster owns what.
+// Package origin is the source of a job, whatever its shape: a replica set, the shards of a cluster, or
+// any deployment by change streams. It returns the catalog as of a position, the changes from there,
+// single documents, and which shard of a cluster owns what.
 package origin
 
 import (
@@ -38,6 +38,9 @@ func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) st
 	o.Spool = s.Spool
 	return oplog.New(s.Cluster, o)
 }
+
+// StartAt returns the position of a consumer that has applied everything up to at.
+func (s Set) StartAt(at mongo.OpTime) stream.Position { return oplog.Position(at, at) }
 
 // ReadFrom returns the first change needed from a position on.
 func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
@@ -173,6 +176,9 @@ func known(names []schema.Name) (there []shards.Collection) {
 	}
 	return there
 }
+
+// StartAt returns the position of a consumer that has applied everything up to at.
+func (c *Sharded) StartAt(at mongo.OpTime) stream.Position { return oplog.Position(at, at) }
 
 // ReadFrom returns the first change of any shard that is needed from a position on.
 func (c *Sharded) ReadFrom(p stream.Position) (mongo.OpTime, error) { return shards.ReadFrom(p) }

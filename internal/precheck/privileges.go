@@ -96,7 +96,7 @@ func (p access) sourceNeeds(now, later *needs) {
 	// Without listDatabases the server silently leaves out databases that the user may not read.
 	// Collections are copied by UUID.
 	actions := "useUUID listDatabases"
-	if only {
+	if only || p.Streamed != nil && p.Source.Info.Kind == mongo.KindSharded { // routers know no UUIDs
 		actions = "listDatabases"
 	}
 	now.on(onCluster, actions)
@@ -109,8 +109,11 @@ func (p access) sourceNeeds(now, later *needs) {
 		if p.Target.Info.Kind == mongo.KindSharded {
 			now.on("config.tags", "find")
 		}
-	case p.Source.Info.Kind == mongo.KindReplicaSet && !only:
+	case p.Source.Info.Kind == mongo.KindReplicaSet && !only && p.Streamed == nil:
 		now.on("local.oplog.rs", "find")
+	}
+	if p.Streamed != nil && !only { // one stream of all databases
+		now.on(anyDB+"."+probe, "changeStream find")
 	}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
@@ -323,7 +326,8 @@ func (n *needs) text() string {
 	return text
 }
 
-const probe = "millrace-probe"
+// probe and anyDB are a collection and a database that no privilege names.
+const probe, anyDB = "millrace-probe", "millrace-any"
 
 func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }
 

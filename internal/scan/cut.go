@@ -23,6 +23,8 @@ const (
 
 	// sampleable bytes may be read completely. Above 5 % servers read and sort all documents.
 	sampleable = 16 << 20
+	// shardsSampled is how many shards each may have so little of a collection that the limit counts.
+	shardsSampled = 8
 )
 
 // Bound is the end of one slice and the start of the next.
@@ -162,6 +164,9 @@ func optional(err error) bool {
 // Name returns the present name of the collection: aggregate takes no UUID. It also finds out
 // whether the server takes the strategy.
 func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strategy) (string, error) {
+	if _, err := r.named(ctx, c); err != nil {
+		return "", err
+	}
 	cmd := r.Find(c, bson.E{Key: "limit", Value: 1}, bson.E{Key: "projection", Value: idAlone()})
 	if strategy == ByRecord {
 		cmd = append(cmd, natural(), requestToken())
@@ -178,11 +183,14 @@ func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strate
 
 func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, size int) ([]bson.RawValue, error) {
 	if c.Bytes > sampleable {
-		size = int(max(min(int64(size), c.Count/25), 2))
+		most := c.Count / 25
+		if r.Routers != nil { // each shard samples as much
+			most /= shardsSampled
+		}
+		size = int(max(min(int64(size), most), 2))
 	}
 	db, _ := mongo.SplitNS(c.DataNS())
-	var ids []bson.RawValue
-	err := r.Each(ctx, db, r.Owned.Mark(bson.D{
+	cmd := r.Owned.Mark(bson.D{
 		{Key: "aggregate", Value: name},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},
@@ -190,7 +198,12 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 			bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
-	}), 0, func(doc []byte) error {
+	})
+	if r.Routers != nil && c.Collated() { // whoever merges what shards return
+		cmd = append(cmd, bson.E{Key: "collation", Value: c.Options.Lookup("collation")})
+	}
+	var ids []bson.RawValue
+	err := r.Each(ctx, db, cmd, 0, func(doc []byte) error {
 		id := bsonraw.IDOf(doc) // servers refuse bounds at the very ends
 		if id.Type != 0 && id.Type != bsoncore.TypeMinKey && id.Type != bsoncore.TypeMaxKey {
 			v := bsonraw.RawValue(id)
@@ -208,11 +221,9 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 	const perQuery = 1000 // so that large _ids fit into a command
 	db, _ := mongo.SplitNS(c.DataNS())
 	for part := range slices.Chunk(ids, perQuery) {
-		// A field that the index lacks makes the server take the _ids from the documents: an index
-		// of 4.4 and newer returns any NaN as the same.
 		err := r.Each(ctx, db, r.Find(c,
 			bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: part}}}}},
-			bson.E{Key: "projection", Value: append(idAlone(), bson.E{Key: "\x01", Value: 1})},
+			bson.E{Key: "projection", Value: idOfDocument()},
 			bson.E{Key: "showRecordId", Value: true}, bson.E{Key: "batchSize", Value: len(part) + 1},
 		), 0, func(doc []byte) error {
 			rid, ok := recordOf(doc)
@@ -231,7 +242,12 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 	return marks, nil
 }
 
-func idAlone() bson.D      { return bson.D{{Key: "_id", Value: 1}} }
+func idAlone() bson.D { return bson.D{{Key: "_id", Value: 1}} }
+
+// idOfDocument has a field that the index lacks, so that the server takes the _ids from the documents:
+// an index of 4.4 and newer returns any NaN as the same.
+func idOfDocument() bson.D { return append(idAlone(), bson.E{Key: "\x01", Value: 1}) }
+
 func natural() bson.E      { return bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}} }
 func requestToken() bson.E { return bson.E{Key: "$_requestResumeToken", Value: true} }
 

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +24,10 @@ type Reader struct {
 	Gate    *pace.Gate        // bounds the exchanges under way; nil is none
 	Concern bson.D            // read concern of documents; nil is none
 	Owned   *ownership.Filter // the collection in work is one of a shard; nil is none
+	Routers *Routers          // the connection is to one of these; nil is to a member
+	// Fresh, if not nil, returns the Concern of each further cursor of a walk in _id order. Those of
+	// snapshots are at one time each, which servers do not keep for long.
+	Fresh func(context.Context) (bson.D, error)
 	// Reopened, if not nil, gets the reason when a cursor is opened again.
 	Reopened func(cause error)
 }
@@ -36,14 +41,21 @@ func Majority(after bson.Timestamp) bson.D {
 	return concern
 }
 
-// Find returns a find command, by UUID if that is known, so that renames do not disturb.
+// Find returns a find command, by UUID if that is known, so that renames do not disturb. Through
+// routers it is by the name found last.
 func (r *Reader) Find(c *schema.Collection, more ...bson.E) bson.D {
-	_, name := mongo.SplitNS(c.DataNS())
-	cmd := bson.D{{Key: "find", Value: name}}
-	if len(c.UUID.Data) > 0 {
-		cmd[0].Value = c.UUID // in whose place a shard's command has the name of now
+	return r.Owned.Mark(r.WithConcern(append(bson.D{{Key: "find", Value: r.what(c)}}, more...)))
+}
+
+func (r *Reader) what(c *schema.Collection) any {
+	switch {
+	case r.Routers != nil:
+		return r.Routers.known(c).name
+	case len(c.UUID.Data) > 0:
+		return c.UUID // in whose place a shard's command has the name of now
 	}
-	return r.Owned.Mark(r.WithConcern(append(cmd, more...)))
+	_, name := mongo.SplitNS(c.DataNS())
+	return name
 }
 
 // WithConcern adds the reader's concern to a command.
@@ -124,12 +136,25 @@ const CodeInvalidOptions = 72
 const (
 	codeCursorNotFound = 43
 	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
+
+	// codeNothingBetween refuses index bounds of which the lower one is not below the upper one. Two
+	// shards may have _ids that are equal, but not their bytes. Slices hold every document between
+	// bounds of any order, if those are the same for neighbours.
+	codeNothingBetween = 51175
 )
 
 // CursorLost reports that the server ended a cursor, but not the reading: after a rename or a
 // time-out.
 func CursorLost(err error) bool {
-	return mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound)
+	return mongo.IsCode(err, mongo.CodeQueryPlanKilled) || mongo.IsCode(err, codeCursorNotFound) ||
+		errors.Is(err, errRenamed)
+}
+
+// Forgotten reports that servers cannot read as of a time, as that is too long ago: they have no such
+// documents any more, or do not know who owned chunks.
+func Forgotten(err error) bool {
+	const staleChunkHistory = 250
+	return mongo.Forgotten(err) || mongo.IsCode(err, staleChunkHistory)
 }
 
 // Refused reports a command whose form the server does not take.
@@ -277,11 +302,18 @@ func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo
 
 func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.OpTime) (n newest, ok bool, err error) {
 	db, _ := mongo.SplitNS(c.DataNS())
+	name, err := r.named(ctx, c)
+	if err != nil {
+		return n, false, err
+	}
 	body, err := r.Command(ctx, db, bson.D{
-		{Key: "find", Value: c.UUID}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: -1}}}, {Key: "limit", Value: 1},
+		{Key: "find", Value: r.what(c)}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: -1}}}, {Key: "limit", Value: 1},
 		{Key: "singleBatch", Value: true}, {Key: "showRecordId", Value: true},
 		{Key: "readConcern", Value: Majority(after.TS)},
 	})
+	if err == nil {
+		err = r.stillNamed(ctx, c, name)
+	}
 	if err != nil {
 		return n, false, err
 	}

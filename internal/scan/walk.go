@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -24,7 +25,7 @@ var (
 // Want says what a walk returns. Batch is the number of documents to request in a reply.
 type Want struct {
 	Batch   int
-	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
+	IDsOnly bool  // documents of their _ids alone
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
 	// Keep chooses the documents of Part.Each, nil all; Part.Docs counts the others, too. It is not
@@ -37,14 +38,12 @@ type Want struct {
 	// IDsOnly; nil is nothing.
 	Prefilter *Prefilter
 	Range     *ownership.Range
-	// Routed: routers return documents of several shards in _id order only on request.
-	Routed bool
 }
 
 // Walk reads a slice part by part. It opens another cursor if the server ended the first for a
 // reason that does not end the reading, or if the start was deleted. The new cursor continues after
 // the returned documents. A slice in record order may then return documents twice, but never omits
-// one.
+// one. Through routers that goes for documents with the _id of the last one: shards may have several.
 type Walk struct {
 	r    *Reader
 	c    *schema.Collection
@@ -59,6 +58,7 @@ type Walk struct {
 	idle  int // cursors opened again since something was given
 
 	at        bson.Raw      // not ByRecord: last document given, or where the slice starts
+	began     bson.Raw      // likewise, when the cursor was opened
 	first     bool          // the document at `at` comes first again
 	floor     int64         // ByRecord: record ids up to here are not the slice's, or given
 	upper     int64         // the last record id, 0 for none
@@ -93,8 +93,12 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 			most: batch / 4}
 	}
 	if s.Strategy != ByRecord && len(s.Position) > 0 {
-		w.first = true
-		w.over = markID(s.Position).Type == bsoncore.TypeMaxKey // nothing is after it
+		last := markID(s.Position).Type == bsoncore.TypeMaxKey // nothing is after it
+		if r.Routers != nil {
+			w.tail = last
+		} else {
+			w.first, w.over = true, last
+		}
 	}
 	return w
 }
@@ -109,6 +113,9 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 			return p, nil
 		}
 		w.Close(ctx)
+		if w.s.Strategy == ByID && mongo.IsCode(err, codeNothingBetween) {
+			break
+		}
 		if !w.again(err) {
 			return nil, err
 		}
@@ -134,13 +141,22 @@ func (w *Walk) Open(ctx context.Context) error {
 
 // open opens a cursor; empty asks for no documents yet.
 func (w *Walk) open(ctx context.Context, empty bool) (b *wire.Batch, err error) {
-	w.token = w.start
+	name, err := w.r.named(ctx, w.c)
+	if err == nil && w.r.Fresh != nil {
+		w.r.Concern, err = w.r.Fresh(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.token, w.began = w.start, w.at
 	cmd := w.command()
 	if empty {
 		cmd[slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })].Value = 0
 	}
 	db, _ := mongo.SplitNS(w.c.DataNS())
-	w.cur, b, err = w.r.open(ctx, db, cmd, w.want.Batch)
+	if w.cur, b, err = w.r.open(ctx, db, cmd, w.want.Batch); err == nil {
+		err = w.r.stillNamed(ctx, w.c, name)
+	}
 	return b, err
 }
 
@@ -160,7 +176,7 @@ func (w *Walk) again(err error) bool {
 	case w.prefiltered() && (optional(err) || errors.Is(err, errNoToken)):
 		w.prefilter = nil // it may be because of the filter
 		return true
-	case !CursorLost(err) || w.idle == maxIdle || w.given && !w.resumable():
+	case !CursorLost(err) && !w.forgotten(err) || w.idle == maxIdle || w.given && !w.resumable():
 		return false
 	}
 	w.idle++
@@ -173,6 +189,11 @@ func (w *Walk) again(err error) bool {
 func (w *Walk) prefiltered() bool { return w.prefilter != nil && w.prefilter.on }
 
 func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
+
+// forgotten reports a snapshot that is too old, where another one will do.
+func (w *Walk) forgotten(err error) bool {
+	return w.r.Fresh != nil && Forgotten(err)
+}
 
 // stepBack takes the next place to start from; false if even the beginning was refused.
 func (w *Walk) stepBack() bool {
@@ -242,7 +263,7 @@ func (w *Walk) how() (more bson.D) {
 	add := func(key string, value any) { more = append(more, bson.E{Key: key, Value: value}) }
 	add("batchSize", w.wanted())
 	if w.want.IDsOnly {
-		add("projection", idAlone())
+		add("projection", idOfDocument())
 	}
 	switch {
 	case w.s.Strategy == ByRange:
@@ -260,7 +281,7 @@ func (w *Walk) how() (more bson.D) {
 		if len(w.s.Upper) > 0 {
 			add("max", w.s.Upper)
 		}
-		if w.want.Routed {
+		if w.r.Routers != nil {
 			add("sort", bson.D{{Key: "_id", Value: 1}})
 		}
 	default:
@@ -409,13 +430,17 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 }
 
 func (w *Walk) moved(rid int64) {
-	w.given, w.idle = true, 0
+	w.given = true
 	if w.s.Strategy == ByRecord {
+		w.idle = 0
 		w.back = remember(w.back, w.start)
 		w.floor = max(w.floor, rid)
 		w.start = w.floor
-	} else {
-		w.first = w.resumable()
+		return
+	}
+	w.first = w.resumable() && w.r.Routers == nil
+	if !bytes.Equal(w.at, w.began) { // else only what an earlier cursor gave, too
+		w.idle = 0
 	}
 }
 

@@ -39,6 +39,9 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	if err := different(sides[source], sides[target]); err != nil {
 		return nil, err
 	}
+	if err := spec.usersWithin(sides); err != nil {
+		return nil, err
+	}
 	e := New(sides[source], sides[target], spec.Options)
 	e.homes = users.Sides{Source: users.Side{Cluster: sides[source], URI: spec.Source, Shards: spec.SourceShards},
 		Target: users.Side{Cluster: sides[target], URI: spec.Target, Shards: spec.TargetShards}}.Homes

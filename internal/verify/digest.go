@@ -133,7 +133,7 @@ func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed
 func (d *digester) sum(ctx context.Context, i int) error {
 	begin := func() reading { return d.into(&d.tables[i], &d.e.c) }
 	assigns := d.e.assigner != nil && d.sides[source].exists // rules do not pair what only the target has
-	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && assigns {
+	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && assigns && !of.routed() {
 		return d.e.assigner.read(ctx, &share{of: of, digester: d, i: i, wait: slices.Clone(of.parts)}, begin)
 	}
 	return d.layouts[i].scan(ctx, d.readers, begin)

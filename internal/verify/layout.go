@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -134,9 +135,21 @@ func (s *side) byRecord() bool {
 	return s.exists && scan.ByStorage(&s.Collection, s.cluster().Info) == scan.ByRecord
 }
 
+// cuttable returns the strategy of scans that begin in the middle; "" for none. Routers cannot begin
+// in the middle of storage order, or go on there after a cursor is lost.
+func (s *side) cuttable() scan.Strategy {
+	switch {
+	case s.byRecord():
+		return scan.ByRecord
+	case s.exists && s.routed() && s.order == scan.ByID:
+		return scan.ByID
+	}
+	return ""
+}
+
 // readers is one where no scan begins in the middle.
 func (s *side) readers() int {
-	if !s.byRecord() && (s.e.shards[s.i].Load() == nil || s.on != nil) {
+	if s.cuttable() == "" {
 		return 1
 	}
 	return s.e.readersOf(s.Bytes)
@@ -162,10 +175,7 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 }
 
 func (s *side) entire() scan.Slice {
-	if s.byRecord() {
-		return scan.Slice{Strategy: scan.ByRecord}
-	}
-	return scan.Slice{Strategy: scan.Serial}
+	return scan.Slice{Strategy: cmp.Or(s.cuttable(), scan.Serial)}
 }
 
 // cut splits a side into at most n slices, all read from the member that gave the bounds: record
@@ -173,21 +183,24 @@ func (s *side) entire() scan.Slice {
 // Then their groups differ, and their documents are compared.
 func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
 	parts := []scan.Slice{s.entire()}
-	if n < 2 || !s.byRecord() {
+	by := s.cuttable()
+	if n < 2 || by == "" {
 		return parts, nil
 	}
-	err := s.read(ctx, scan.Member{}, func(r *scan.Reader) error {
-		m, err := scan.MemberOf(ctx, r.Conn)
-		if err != nil {
-			return err
+	err := s.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
+		like := scan.Slice{Strategy: by}
+		if by == scan.ByRecord {
+			if like.Member, err = scan.MemberOf(ctx, r.Conn); err != nil {
+				return err
+			}
 		}
-		bounds, strategy, err := r.Cut(ctx, &s.Collection, scan.ByRecord, n)
+		bounds, served, err := r.Cut(ctx, &s.Collection, by, n)
 		if err != nil {
 			return err
 		}
 		parts = []scan.Slice{{Strategy: scan.Serial}}
-		if strategy == scan.ByRecord {
-			parts = scan.Slices(scan.Slice{Strategy: strategy, Member: m}, bounds)
+		if served == by {
+			parts = scan.Slices(like, bounds)
 		}
 		return nil
 	})

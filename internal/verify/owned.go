@@ -72,7 +72,7 @@ func (l *owned) each(ctx context.Context, names []string,
 // table: a shard that takes its version had at that time what the table says.
 func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	if l.of.Cluster().Before(5, 0) && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
-		l.noteLive(", older than 5.0,")
+		l.e.noteLive(l.i, ", older than 5.0,")
 	}
 	if !l.e.o.Online || l.e.live[l.i].Load() {
 		return at, nil
@@ -84,16 +84,6 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 		})
 	}
 	return newest.TS, err
-}
-
-func (l *owned) noteLive(what string) {
-	l.e.note("the " + sideName(l.i) + "'s shards" + what + " were not read as of one time:" +
-		" a document whose shard key users changed meanwhile may not have been compared")
-}
-
-func forgotten(err error) bool {
-	const staleChunkHistory = 250
-	return mongo.Forgotten(err) || mongo.IsCode(err, staleChunkHistory)
 }
 
 type open struct {
@@ -229,13 +219,8 @@ func (o *open) begin(ctx context.Context, want scan.Want) (err error) {
 
 // changed makes err one that is retried if the collection, or the owners of its chunks, changed.
 func (l *owned) changed(err error) error {
-	if forgotten(err) && l.e.live[l.i].CompareAndSwap(false, true) {
-		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS,
-			"cause", err)
-		l.noteLive("")
-	}
-	if forgotten(err) {
-		return mongo.Retry("what "+l.NS+" was is forgotten", err, "")
+	if scan.Forgotten(err) {
+		return l.e.forgotten(l.i, l.NS, err)
 	}
 	if ownership.Stale(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return mongo.Retry(l.NS+" has changed its shards", err, "")

@@ -294,8 +294,15 @@ func idsOf(n int, make func(int) any) []any {
 	return ids
 }
 
-func TestPlantedDifferences(t *testing.T) {
-	c := cluster(t, "6.0", "rs:1")
+type plantedTest struct {
+	name    string
+	o       Options
+	ids     []any
+	every   int
+	options []bson.E
+}
+
+func plantedTests() []plantedTest {
 	small := Options{Workers: 3, RangeBytes: 2000, MaxBufferedBytes: 1 << 20}
 	big := Options{Workers: 2}
 	ignoring := small
@@ -312,13 +319,7 @@ func TestPlantedDifferences(t *testing.T) {
 	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
 		{Key: "unique", Value: true}}}
 	collated := bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}, {Key: "strength", Value: 2}}}
-	tests := []struct {
-		name    string
-		o       Options
-		ids     []any
-		every   int
-		options []bson.E
-	}{
+	return []plantedTest{
 		{"mixed ids", small, idsOf(1500, makeID), 12, nil},
 		{"mixed ids in few ranges", big, idsOf(1500, makeID), 12, nil},
 		{"mixed ids, field order ignored", ignoring, idsOf(1500, makeID), 6, nil},
@@ -339,38 +340,46 @@ func TestPlantedDifferences(t *testing.T) {
 		{"collated", small, idsOf(1000, noSymbol), 10, []bson.E{collated}},
 		{"capped", small, idsOf(1000, makeID), 10, []bson.E{{Key: "capped", Value: true}, {Key: "size", Value: 8 << 20}}},
 	}
-	for _, tc := range tests {
+}
+
+func TestPlantedDifferences(t *testing.T) {
+	c := cluster(t, "6.0", "rs:1")
+	for _, tc := range plantedTests() {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := seeded(t)
 			b := newBed(t, c, c)
 			b.create(tc.options...)
-			want := plantAll(t, b, r, tc.ids, tc.every, !tc.o.IgnoreFieldOrder)
-			tc.o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-			rep, st := b.run(tc.o)
-			if strings.Contains(tc.name, "capped") { // the documents were shuffled
-				i := slices.IndexFunc(rep.Differences, func(d Difference) bool { return d.Kind == Order })
-				if i < 0 {
-					t.Fatal("that the order differs was not found")
-				}
-				rep.Differences = slices.Delete(rep.Differences, i, i+1)
-				rep.Count--
-			}
-			checkFound(t, rep, want)
-			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") &&
-				tc.o.Method != "" {
-				t.Errorf("compared by %s", col.Method)
-			}
-			for ns, got := range map[string]int64{b.pair.Source: rep.Collections[0].SourceDocs,
-				b.pair.Target: rep.Collections[0].TargetDocs} {
-				db, coll := mongo.SplitNS(ns)
-				if n, err := c.Client.Database(db).Collection(coll).CountDocuments(t.Context(), bson.D{}); err != nil || n != got {
-					t.Errorf("%s: report counts %d documents, the server %d (%v)", ns, got, n, err)
-				}
-			}
-			t.Logf("%d ranges, %d planted, peak %d bytes", st.Ranges, len(want), st.PeakBytes)
+			b.planted(t, tc)
 		})
 	}
+}
+
+// planted compares a bed of which the collections are there, and empty.
+func (b *bed) planted(t *testing.T, tc plantedTest) {
+	want := plantAll(t, b, seeded(t), tc.ids, tc.every, !tc.o.IgnoreFieldOrder)
+	tc.o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	rep, st := b.run(tc.o)
+	if strings.Contains(tc.name, "capped") { // the documents were shuffled
+		i := slices.IndexFunc(rep.Differences, func(d Difference) bool { return d.Kind == Order })
+		if i < 0 {
+			t.Fatal("that the order differs was not found")
+		}
+		rep.Differences = slices.Delete(rep.Differences, i, i+1)
+		rep.Count--
+	}
+	checkFound(t, rep, want)
+	col := rep.Collections[0]
+	if col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {
+		t.Errorf("compared by %s", col.Method)
+	}
+	for i, got := range []int64{col.SourceDocs, col.TargetDocs} {
+		db, coll := mongo.SplitNS([]string{b.pair.Source, b.pair.Target}[i])
+		c := []*mongo.Cluster{b.src, b.dst}[i].Client.Database(db).Collection(coll)
+		if n, err := c.CountDocuments(t.Context(), bson.D{}); err != nil || n != got {
+			t.Errorf("%s: report counts %d documents, the server %d (%v)", coll, got, n, err)
+		}
+	}
+	t.Logf("%d ranges, %d planted, peak %d bytes", st.Ranges, len(want), st.PeakBytes)
 }
 
 // Every boundary document, first and last of each range, is compared exactly

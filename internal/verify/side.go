@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +32,7 @@ type side struct {
 	mapped func(dst, doc []byte) ([]byte, error) // nil takes them as they are
 
 	history bool // it holds versions, the newest of which are its documents
+	sharded bool
 
 	asOf bson.Timestamp // it is read as it was at that time; zero is now
 	uuid bson.Binary    // of a sharded cluster's collection: its routers take names alone
@@ -59,6 +59,20 @@ func (s *side) cluster() *mongo.Cluster {
 func (e *Engine) advance(ctx context.Context) error {
 	return both(ctx, func(ctx context.Context, i int) error {
 		c := e.clusters[i]
+		var at bson.Timestamp
+		var err error
+		switch c.Info.Kind {
+		case mongo.KindReplicaSet:
+			at, err = e.committed(ctx, c)
+		case mongo.KindSharded:
+			at, err = e.routersTime(ctx, i)
+		default:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		e.at[i].Store(&at)
 		if of := e.shards[i].Load(); of != nil {
 			at := map[string]bson.Timestamp{}
 			var mu sync.Mutex
@@ -74,14 +88,7 @@ func (e *Engine) advance(ctx context.Context) error {
 			}
 			return err
 		}
-		if c.Info.Kind != mongo.KindReplicaSet {
-			return nil
-		}
-		at, err := e.committed(ctx, c)
-		if err == nil {
-			e.at[i].Store(&at)
-		}
-		return err
+		return nil
 	})
 }
 
@@ -146,6 +153,7 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 		return s, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
 	}
 	s.Bytes, s.Count = scan.SizeOf(raw)
+	s.sharded, _ = raw.Lookup("sharded").BooleanOK()
 	return s, nil
 }
 
@@ -210,9 +218,13 @@ func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) 
 			return nil, err
 		}
 	}
-	return &scan.Reader{Conn: conn, Concern: s.concern(), Owned: s.owned, Reopened: func(cause error) {
+	r := &scan.Reader{Conn: conn, Concern: s.concern(), Owned: s.owned, Reopened: func(cause error) {
 		s.e.o.Log.Warn("cursor opened again", "ns", s.NS, "cause", cause)
-	}}, nil
+	}}
+	if s.routed() {
+		r.Routers, r.Fresh = s.e.routers[s.i], s.fresh(r)
+	}
+	return r, nil
 }
 
 func (s *side) want(bytes int, idsOnly bool) scan.Want {
@@ -220,16 +232,15 @@ func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	if idsOnly {
 		size = min(size, 64)
 	}
-	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Map: s.mapped,
-		Routed: s.cluster().Info.Kind == mongo.KindSharded}
+	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Map: s.mapped}
 }
 
 func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(p *scan.Part) error) error {
-	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
+	return s.forgotten(s.read(ctx, sl.Member, func(r *scan.Reader) error {
 		w := r.Walk(&s.Collection, &sl, want)
 		defer w.Close(ctx)
 		return s.handOver(ctx, w, fn)
-	})
+	}))
 }
 
 func (s *side) handOver(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
@@ -275,8 +286,7 @@ func keyOf(a, b []byte) string {
 
 func sideName(i int) string { return [...]string{"source", "target"}[i] }
 
-// openShards opens the shards behind a router. If they cannot be reached, the side is read through
-// its routers, unless addresses were given.
+// openShards opens the shards behind a router, unless the side is to be read through its routers.
 func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sharded, error) {
 	c := e.clusters[i]
 	uri, given := [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i]
@@ -287,26 +297,19 @@ func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sha
 		}
 		return nil, nil
 	}
-	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Left: spec.ShardsLeft && i == source,
-		Mongo: mongo.Options{AppName: appName}, Data: true})
+	e.via[i] = [...]origin.Via{spec.SourceVia, spec.TargetVia}[i]
+	of, why, err := origin.OpenShards(ctx, c, e.via[i], shards.Options{URI: uri, Shards: given,
+		Left: spec.ShardsLeft && i == source, Mongo: mongo.Options{AppName: appName}, Data: true})
 	switch {
-	case err == nil:
-		of := origin.NewSharded(found)
-		e.o.Log.Info("shards are read directly", "side", sideName(i), "shards", len(found.Shards))
-		e.shards[i].Store(of)
-		return of, nil
-	case len(given) > 0 || ctx.Err() != nil:
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", sideName(i), err)
+	case of == nil:
+		e.routed(i, why)
+		return nil, nil
 	}
-	e.routed(i, err)
-	return nil, nil
-}
-
-func (e *Engine) routed(i int, why error) {
-	e.o.Log.Warn("the "+sideName(i)+" is read through its routers, which takes longer", "why", why,
-		"hint", cmp.Or(mongo.HintOf(why),
-			"each shard has to be reachable from here, with the user of the routers or by --"+sideName(i)+"-shard name=URI"))
-	e.note(fmt.Sprintf("the %s was read through its routers: %s", sideName(i), mongo.Concise(why.Error())))
+	e.o.Log.Info("shards are read directly", "side", sideName(i), "shards", len(of.Cluster().Shards))
+	e.shards[i].Store(of)
+	return of, nil
 }
 
 // errUnread reports that shards cannot be read directly.
@@ -316,7 +319,8 @@ func (e errUnread) Unwrap() error { return e.error }
 
 // unread makes the next tries read a side through its routers if a shard refuses what they allow.
 func (e *Engine) unread(i int, err error) error {
-	if _, joined := errors.AsType[errUnread](err); !joined && !mongo.IsCode(err, mongo.CodeUnauthorized) {
+	_, joined := errors.AsType[errUnread](err)
+	if !joined && !mongo.IsCode(err, mongo.CodeUnauthorized) || e.via[i] == origin.ViaShards {
 		return err
 	}
 	if e.shards[i].Swap(nil) != nil {

@@ -11,8 +11,8 @@
 // hashes are compared. Only documents of groups that differ are compared byte for byte. Where too
 // much differs, ranges are used.
 //
-// Shards are read directly where they can be reached, with one ownership (owned), else through
-// routers. Single documents are read through routers.
+// Shards are read directly where they can be reached and permit it, with one ownership (owned), else
+// through routers (routed). Single documents are read through routers.
 //
 // While writes go on, a mismatch is looked at again until the sides agree, or stand still without
 // agreeing, or a time limit passes.
@@ -38,6 +38,7 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/users"
 )
@@ -124,6 +125,8 @@ type Spec struct {
 	Source, Target string
 	// SourceShards and TargetShards override the addresses of shards, by name.
 	SourceShards, TargetShards map[string]string
+	// SourceVia and TargetVia say how the documents of a sharded cluster are read.
+	SourceVia, TargetVia origin.Via
 	// AllowShard permits a side that is one shard of a sharded cluster.
 	AllowShard bool
 	// ShardsLeft allows names in SourceShards of shards that have left, as a job does.
@@ -178,6 +181,8 @@ type Engine struct {
 	shards   [2]atomic.Pointer[origin.Sharded]
 	shardsAt [2]atomic.Pointer[map[string]bson.Timestamp]
 	live     [2]atomic.Bool // they are not read as of one time
+	routers  [2]*scan.Routers
+	via      [2]origin.Via
 	o        Options
 	c        counters
 	limits   limits
@@ -224,6 +229,11 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 		scan:    max(min(share/4, 8<<20), 16<<10),
 		pending: max(share/4, 16<<10),
 		queue:   max(share/2, 64<<10),
+	}
+	for i, c := range e.clusters {
+		if c != nil && c.Info.Kind == mongo.KindSharded {
+			e.routers[i] = scan.NewRouters(c)
+		}
 	}
 	e.recheck = &rechecker{e: e, seed: rand.Uint64(), space: semaphore.NewWeighted(int64(e.limits.queue)),
 		ended: make(chan struct{}), queued: map[suspect]*candidate{}}

@@ -108,6 +108,16 @@ func (c *Cluster) Close() {
 	c.primaries.close()
 }
 
+// Direct returns an error if a shard cannot be asked, or refuses direct reads of user data, as shards
+// do from 8.0 on. Such a shard refuses even listDatabases, which other shards permit every user.
+func (c *Cluster) Direct(ctx context.Context) error {
+	return c.Each(ctx, func(ctx context.Context, i int) error {
+		_, err := c.Shards[i].Command(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+		return mongo.Wrap(mongo.NeedsRole(err, "give the shard's own user the role directShardOperations, or read through "+
+			"the routers: --via routers"), "read from the shard directly")
+	})
+}
+
 // shardEntry is a document of config.shards.
 type shardEntry struct {
 	Name string `bson:"_id"`

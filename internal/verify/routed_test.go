@@ -1,0 +1,257 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
+)
+
+// routedBed is a sharded cluster of three shards, of which only the routers are connected to.
+type routedBed struct {
+	*testing.T
+	lab *sharded.Cluster
+	c   *mongo.Cluster
+}
+
+func newRoutedBed(t *testing.T) *routedBed {
+	t.Helper()
+	lab.NeedServers(t)
+	b := &routedBed{T: t}
+	b.lab = sharded.ForTest(t, sharded.Options{Routers: 2, Options: lab.Options{
+		Version: os.Getenv("MILLRACE_TEST_VERSION"), Topology: "sharded:3x1",
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.c = connect(t, b.lab.URI(), nil)
+	return b
+}
+
+func (b *routedBed) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// spread shards a collection by a field whose hashes go to all shards.
+func (b *routedBed) spread(ns, field string) {
+	b.Helper()
+	_, err := b.c.Command(b.Context(), "admin", bson.D{{Key: "shardCollection", Value: ns},
+		{Key: "key", Value: bson.D{{Key: field, Value: "hashed"}}}, {Key: "numInitialChunks", Value: 6},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}})
+	b.ok(err)
+}
+
+// TestPlantedRouted: each difference is found that is found directly, whichever side is read through routers.
+func TestPlantedRouted(t *testing.T) {
+	b := newRoutedBed(t)
+	plain := cluster(t, "6.0", "rs:1")
+	for name, sides := range map[string][2]*mongo.Cluster{"source": {b.c, plain}, "target": {plain, b.c}, "both": {b.c, b.c}} {
+		for _, tc := range plantedTests() {
+			t.Run(name+" "+tc.name, func(t *testing.T) {
+				lab.Share(t, 4)
+				b := &routedBed{T: t, lab: b.lab, c: b.c}
+				bed := newBed(t, sides[0], sides[1])
+				bed.create(tc.options...)
+				for i, ns := range []string{bed.pair.Source, bed.pair.Target} {
+					if sides[i] == b.c && !strings.Contains(tc.name, "capped") {
+						b.spread(ns, "s")
+					}
+				}
+				bed.planted(t, tc)
+			})
+		}
+	}
+}
+
+// moving moves chunks of a collection until it is ended, which returns how many moved.
+func (b *routedBed) moving(ns string) (end func() int) {
+	ctx, cancel := context.WithCancel(b.Context())
+	rnd := seeded(b.T)
+	moved := 0
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			chunks, err := b.lab.Chunks(ctx, ns)
+			if err == nil {
+				err = b.lab.MoveChunk(ctx, ns, chunks[rnd.IntN(len(chunks))].Min, fmt.Sprintf("s%d", rnd.IntN(3)))
+			}
+			if err == nil {
+				moved++
+			}
+		}
+	})
+	return func() int {
+		cancel()
+		wg.Wait()
+		return moved
+	}
+}
+
+// keyed is churn of documents of which the shard key is known, and changes.
+func keyed(r *rand.Rand, n int) func() func(context.Context, *driver.Collection) error {
+	keys := map[int]string{}
+	return func() func(context.Context, *driver.Collection) error {
+		i, v := r.IntN(n), r.Int64()
+		s, there := keys[i]
+		id := bson.D{{Key: "_id", Value: fmt.Sprintf("hot%03d", i)}, {Key: "s", Value: s}}
+		set := bson.D{{Key: "v", Value: v}}
+		switch n := r.IntN(4); {
+		case !there:
+			s = fmt.Sprint(v)
+			keys[i] = s
+			doc := bson.D{id[0], {Key: "s", Value: s}}
+			return unorphaned(func(ctx context.Context, c *driver.Collection) error {
+				_, err := c.InsertOne(ctx, doc)
+				return err
+			})
+		case n == 0:
+			delete(keys, i)
+			return func(ctx context.Context, c *driver.Collection) error {
+				_, err := c.DeleteOne(ctx, id)
+				return err
+			}
+		case n < 3: // to another shard
+			keys[i] = fmt.Sprint(v)
+			set = bson.D{{Key: "s", Value: keys[i]}}
+		}
+		return unorphaned(func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: set}})
+			return err
+		})
+	}
+}
+
+// unorphaned repeats a write until its shard has no orphan of the document any more.
+func unorphaned(write func(context.Context, *driver.Collection) error) func(context.Context, *driver.Collection) error {
+	return func(ctx context.Context, c *driver.Collection) error {
+		for {
+			err := write(ctx, c)
+			if !driver.IsDuplicateKeyError(err) || pace.Pause(ctx, 5*time.Millisecond) != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestOnlineRouted: while users write, and change shard keys, and while chunks move, what is planted is
+// found and nothing else.
+func TestOnlineRouted(t *testing.T) {
+	b := newRoutedBed(t)
+	for _, method := range []Method{Ranges, Digest} {
+		t.Run(string(method), func(t *testing.T) {
+			bed := newBed(t, b.c, cluster(t, "6.0", "rs:1"))
+			bed.create()
+			b.spread(bed.pair.Source, "s")
+			r := seeded(t)
+			want := plantAll(t, bed, r, idsOf(400, makeID), 20, true)
+			end := (&routedBed{T: t, lab: b.lab}).moving(bed.pair.Source)
+			rep := startReplica(bed, time.Second, keyed(r, 200))
+			b.ok(rep.waitFor(t.Context(), 200))
+			o := Options{Online: true, Method: method, RangeBytes: 5000, MaxBufferedBytes: 1 << 20,
+				Recheck: RecheckOptions{Every: 30 * time.Millisecond, Quiet: 4 * time.Second, For: time.Minute}}
+			report, st := bed.run(o)
+			moved := end()
+			rep.end(t)
+			if lag := time.Duration(rep.lag.Load()); lag > o.Recheck.Quiet {
+				t.Skipf("the machine is too slow: a lag of %s broke the premise of a quiet period of %s", lag, o.Recheck.Quiet)
+			}
+			checkFound(t, report, want)
+			if st.Settled == 0 || moved == 0 {
+				t.Errorf("%d mismatches were settled, %d chunks moved: the test shows nothing", st.Settled, moved)
+			}
+			for _, note := range report.Notes {
+				t.Error(note) // shards are read as of one time
+			}
+		})
+	}
+}
+
+// TestRoutersSeeWhatWasAcknowledged: what a shard has acknowledged before the comparison began is read
+// through another router.
+func TestRoutersSeeWhatWasAcknowledged(t *testing.T) {
+	lab.NeedServers(t)
+	c := sharded.ForTest(t, sharded.Options{Routers: 2, Options: lab.Options{Topology: "sharded:2x1",
+		Args: []string{"--journalCommitInterval", "300"}}})
+	b := &routedBed{T: t, lab: c}
+	var sides [2]*mongo.Cluster
+	for i, r := range c.Routers() {
+		sides[i] = connect(t, r.URI(), nil)
+	}
+	b.c = sides[0]
+	b.ok(c.CreateDatabase(t.Context(), "d", "s0"))
+	b.spread("d.c", "_id")
+	for i := range 6 {
+		writeOne(t, sides[0], "d.c", i, 1)
+		e := New(sides[1], sides[1], Options{})
+		b.ok(e.advance(t.Context()))
+		s, err := e.describe(t.Context(), source, "d.c")
+		b.ok(err)
+		n := counts{of: map[string]int{}}
+		b.ok(s.scanSlice(t.Context(), s.entire(), n.reading()))
+		if len(n.of) != i+1 {
+			t.Errorf("%d documents, want %d", len(n.of), i+1)
+		}
+	}
+}
+
+// TestVia: shards are read where they permit it, unless routers are chosen.
+func TestVia(t *testing.T) {
+	b := newRoutedBed(t)
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", "s0"))
+	b.spread("d.c", "_id")
+	insert(t, b.c, "d.c", docsOfIDs(100)...)
+	plain := cluster(t, "6.0", "rs:1")
+	insert(t, plain, "d.c", docsOfIDs(99)...)
+	t.Cleanup(func() { _ = plain.Client.Database("d").Drop(context.Background()) })
+	for via, routed := range map[origin.Via]bool{"": false, origin.ViaAuto: false, origin.ViaShards: false,
+		origin.ViaRouters: true} {
+		r, err := Clusters(t.Context(), Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: via, TargetVia: via,
+			Rules: transform.Config{Include: []string{"d.*"}}})
+		b.ok(err)
+		noted := slices.ContainsFunc(r.Notes, func(s string) bool { return strings.Contains(s, "read through its routers") })
+		if r.Count != 1 || noted != routed {
+			t.Errorf("%q: %d differences, notes %q", via, r.Count, r.Notes)
+		}
+	}
+	refused := shards.Options{URI: strings.Replace(b.lab.URI(), "mongodb://", "mongodb://nobody:none@", 1), Data: true,
+		Mongo: mongo.Options{ServerSelectionTimeout: time.Second}}
+	of, why, err := origin.OpenShards(t.Context(), b.c, origin.ViaAuto, refused)
+	if of != nil || why == nil || err != nil {
+		t.Errorf("auto: %v, %v, %v", of, why, err)
+	}
+	if of, why, err := origin.OpenShards(t.Context(), b.c, origin.ViaShards, refused); of != nil || why != nil || err == nil {
+		t.Errorf("shards: %v, %v, %v", of, why, err)
+	}
+	refused.Shards = map[string]string{"s0": "mongodb://127.0.0.1:1"}
+	if _, why, err := origin.OpenShards(t.Context(), b.c, origin.ViaRouters, refused); why != nil || mongo.HintOf(err) == "" {
+		t.Errorf("routers: %v, %v", why, err)
+	}
+	spec := Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: origin.ViaRouters, Options: Options{Users: true}}
+	if _, err := Clusters(t.Context(), spec); mongo.HintOf(err) == "" || !strings.Contains(err.Error(), "users") {
+		t.Errorf("users: %v", err)
+	}
+}
+
+func docsOfIDs(n int) (docs []bson.Raw) {
+	for i := range n {
+		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}}))
+	}
+	return docs
+}
