@@ -214,10 +214,11 @@ func TestRoutedTwins(t *testing.T) {
 	task.Source.Count = 1000 // more slices
 
 	twice := errors.New("several documents of one _id")
-	var told atomic.Int64
+	var asked atomic.Int64
 	o := small(t, b.src)
-	o.Replacing = func(context.Context, Task, [][]byte) error { told.Add(1); return twice }
-	if err := New(b.src, b.dst, newStore(), o).Run(t.Context(), []Task{task}); !errors.Is(err, twice) || told.Load() == 0 {
+	o.Replacing = func(context.Context, Task, [][]byte) error { asked.Add(1); return twice }
+	err := New(b.src, b.dst, newStore(), o).Run(t.Context(), []Task{task})
+	if !errors.Is(err, twice) || asked.Load() == 0 {
 		t.Errorf("to a replica set: %v", err)
 	}
 

@@ -35,6 +35,7 @@ type Streamed struct {
 
 	mu      sync.Mutex
 	support *changestream.Support // nil until it was asked
+	moves   *moves                // of the latest run behind routers; nil before
 }
 
 // routed reports a sharded cluster.
@@ -84,14 +85,15 @@ func isToken(mark string) bool {
 }
 
 // Changes returns the changes of the deployment.
-func (s *Streamed) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) stream.Source {
-	return &streaming{of: s, o: o}
+func (s *Streamed) Changes(o oplog.Options, names func() []schema.Name, _ mongo.OpTime) stream.Source {
+	return &streaming{of: s, o: o, names: names}
 }
 
 // streaming is a changestream.Source that is made when it runs: only then is known what servers report.
 type streaming struct {
-	of *Streamed
-	o  oplog.Options
+	of    *Streamed
+	o     oplog.Options
+	names func() []schema.Name // at the position of a run
 
 	mu   sync.Mutex
 	made *changestream.Source
@@ -111,6 +113,9 @@ func (r *streaming) Run(ctx context.Context, pos stream.Position, emit func(cont
 	r.mu.Lock()
 	r.made = made
 	r.mu.Unlock()
+	if r.of.routed() {
+		emit = newMoves(r.of, r.names(), pos).wrap(emit)
+	}
 	return made.Run(ctx, pos, emit)
 }
 
@@ -314,14 +319,37 @@ func (s *Streamed) seen(ctx context.Context, look func() (string, error)) error 
 	return mongo.Retry("the catalog of "+s.Address()+" changes with each look", nil, "")
 }
 
-// name is that of the documents' collection with a UUID, "" for none.
+// name is that of the documents' collection with a UUID, or of the one that it has moved to; "" for none.
 func (s *Streamed) name(ctx context.Context, db string, uuid bson.Binary) (string, error) {
-	specs, err := s.Client.Database(db, options.Database().SetReadPreference(readpref.Primary())).
-		ListCollectionSpecifications(ctx, bson.D{{Key: "info.uuid", Value: uuid}})
-	if err != nil || len(specs) == 0 {
-		return "", mongo.Wrap(err, "find the collection %x of database %s", uuid.Data, db)
+	name, _, err := s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: uuid}})
+	if name != "" || err != nil || !s.routed() {
+		return name, mongo.Wrap(err, "find the collection %x of database %s", uuid.Data, db)
 	}
-	return specs[0].Name, nil
+	s.mu.Lock()
+	m := s.moves
+	s.mu.Unlock()
+	if m == nil {
+		return "", nil
+	}
+	now, err := m.successor(ctx, uuid)
+	if len(now.Data) == 0 || err != nil {
+		return "", err
+	}
+	name, _, err = s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: now}})
+	return name, err
+}
+
+// listed is the collection of a database that a filter selects; "" for none.
+func (s *Streamed) listed(ctx context.Context, db string, filter bson.D) (name string, uuid bson.Binary, err error) {
+	specs, err := s.Client.Database(db, options.Database().SetReadPreference(readpref.Primary())).
+		ListCollectionSpecifications(ctx, filter)
+	if err != nil || len(specs) == 0 {
+		return "", uuid, err
+	}
+	if specs[0].UUID != nil {
+		uuid = *specs[0].UUID
+	}
+	return specs[0].Name, uuid, nil
 }
 
 // Find reads documents by their _ids, as lookup.Find does. Routers know no UUIDs: the name is asked before and

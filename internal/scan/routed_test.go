@@ -132,8 +132,8 @@ func (b *routedBed) all(want, got map[string]int, again int) {
 	}
 }
 
-// TestRoutedStrategies: slices read through a router hold every document, also several of one _id, where
-// cursors die on the way and where a slice goes on at any position.
+// TestRoutedStrategies: slices read through a router hold every document, also several of one _id. That
+// holds where cursors die on the way, and where a slice goes on at any position.
 func TestRoutedStrategies(t *testing.T) {
 	b := newRoutedBed(t)
 	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
@@ -356,8 +356,8 @@ func TestRoutedNames(t *testing.T) {
 	}
 }
 
-// TestRoutedSnapshots: a walk of which each cursor reads at one time gives each document once, whatever
-// shard keys users change, also where the time of a cursor is forgotten.
+// TestRoutedSnapshots: each cursor of a walk reads at a time of its own. Whatever shard keys users change,
+// each document comes once, also where the time of a cursor is forgotten.
 func TestRoutedSnapshots(t *testing.T) {
 	b := newRoutedBed(t)
 	if !b.c.Info.Version.AtLeast(5, 0) {

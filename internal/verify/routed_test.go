@@ -62,7 +62,8 @@ func (b *routedBed) spread(ns, field string) {
 func TestPlantedRouted(t *testing.T) {
 	b := newRoutedBed(t)
 	plain := cluster(t, "6.0", "rs:1")
-	for name, sides := range map[string][2]*mongo.Cluster{"source": {b.c, plain}, "target": {plain, b.c}, "both": {b.c, b.c}} {
+	routed := map[string][2]*mongo.Cluster{"source": {b.c, plain}, "target": {plain, b.c}, "both": {b.c, b.c}}
+	for name, sides := range routed {
 		for _, tc := range plantedTests() {
 			t.Run(name+" "+tc.name, func(t *testing.T) {
 				lab.Share(t, 4)
@@ -220,12 +221,14 @@ func TestVia(t *testing.T) {
 	plain := cluster(t, "6.0", "rs:1")
 	insert(t, plain, "d.c", docsOfIDs(99)...)
 	t.Cleanup(func() { _ = plain.Client.Database("d").Drop(context.Background()) })
+	target := shared.labs["6.0 rs:1"].URI()
 	for via, routed := range map[origin.Via]bool{"": false, origin.ViaAuto: false, origin.ViaShards: false,
 		origin.ViaRouters: true} {
-		r, err := Clusters(t.Context(), Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: via, TargetVia: via,
+		r, err := Clusters(t.Context(), Spec{Source: b.lab.URI(), Target: target, SourceVia: via, TargetVia: via,
 			Rules: transform.Config{Include: []string{"d.*"}}})
 		b.ok(err)
-		noted := slices.ContainsFunc(r.Notes, func(s string) bool { return strings.Contains(s, "read through its routers") })
+		noted := slices.ContainsFunc(r.Notes,
+			func(s string) bool { return strings.Contains(s, "read through its routers") })
 		if r.Count != 1 || noted != routed {
 			t.Errorf("%q: %d differences, notes %q", via, r.Count, r.Notes)
 		}
@@ -236,16 +239,47 @@ func TestVia(t *testing.T) {
 	if of != nil || why == nil || err != nil {
 		t.Errorf("auto: %v, %v, %v", of, why, err)
 	}
-	if of, why, err := origin.OpenShards(t.Context(), b.c, origin.ViaShards, refused); of != nil || why != nil || err == nil {
+	of, why, err = origin.OpenShards(t.Context(), b.c, origin.ViaShards, refused)
+	if of != nil || why != nil || err == nil {
 		t.Errorf("shards: %v, %v, %v", of, why, err)
 	}
 	refused.Shards = map[string]string{"s0": "mongodb://127.0.0.1:1"}
-	if _, why, err := origin.OpenShards(t.Context(), b.c, origin.ViaRouters, refused); why != nil || mongo.HintOf(err) == "" {
+	if _, why, err = origin.OpenShards(t.Context(), b.c, origin.ViaRouters, refused); why != nil ||
+		mongo.HintOf(err) == "" {
 		t.Errorf("routers: %v, %v", why, err)
 	}
-	spec := Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: origin.ViaRouters, Options: Options{Users: true}}
+	spec := Spec{Source: b.lab.URI(), Target: target, SourceVia: origin.ViaRouters, Options: Options{Users: true}}
 	if _, err := Clusters(t.Context(), spec); mongo.HintOf(err) == "" || !strings.Contains(err.Error(), "users") {
 		t.Errorf("users: %v", err)
+	}
+}
+
+// TestViaRefused: shards that refuse direct reads, as those of 8.0 do, are left to the routers.
+func TestViaRefused(t *testing.T) {
+	lab.NeedServers(t)
+	b := &routedBed{T: t, lab: sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"},
+		Routers: 1, RefuseDirect: true})}
+	b.c = connect(t, b.lab.URI(), nil)
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", "s0"))
+	b.spread("d.c", "_id")
+	insert(t, b.c, "d.c", docsOfIDs(100)...)
+	plain := cluster(t, "6.0", "rs:1")
+	t.Cleanup(func() { _ = plain.Client.Database("d").Drop(context.Background()) })
+	insert(t, plain, "d.c", docsOfIDs(99)...)
+	for _, via := range []origin.Via{origin.ViaAuto, origin.ViaRouters, origin.ViaShards} {
+		r, err := Clusters(t.Context(), Spec{Source: b.lab.URI(), Target: shared.labs["6.0 rs:1"].URI(), SourceVia: via,
+			Rules: transform.Config{Include: []string{"d.*"}}})
+		if via == origin.ViaShards {
+			if !mongo.IsCode(err, mongo.CodeUnauthorized) || !strings.Contains(mongo.HintOf(err), "directShardOperations") {
+				t.Errorf("%v: %s", err, mongo.HintOf(err))
+			}
+			continue
+		}
+		b.ok(err)
+		refused := slices.ContainsFunc(r.Notes, func(s string) bool { return strings.Contains(s, "directly to a shard") })
+		if r.Count != 1 || refused != (via == origin.ViaAuto) {
+			t.Errorf("%s: %d differences, notes %q", via, r.Count, r.Notes)
+		}
 	}
 }
 

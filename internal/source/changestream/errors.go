@@ -67,8 +67,10 @@ func (r *reader) explain(ctx context.Context, err error) error {
 		}
 	}
 	const most = 300 // bytes of the message, which quotes the token
-	return mongo.WithHint(fmt.Errorf("read change stream of %s: %w: the event %s: %.*s", r.conn.Addr(), ErrTooLarge, what,
-		most, mongo.Brief(err)), "an _id of more than 2 MB makes events larger than servers send: capture oplogs, or exclude the collection")
+	err = fmt.Errorf("read change stream of %s: %w: the event %s: %.*s", r.conn.Addr(), ErrTooLarge, what, most,
+		mongo.Brief(err))
+	return mongo.WithHint(err, "an _id of more than 2 MB makes events larger than servers send: capture oplogs, or "+
+		"exclude the collection")
 }
 
 // named returns the present name of a collection, "" if it cannot be found.
@@ -107,8 +109,8 @@ func readError(addr string, last mongo.OpTime, err error) error {
 	case lostCode(err):
 		when := last.Time().Format("2006-01-02 15:04:05Z")
 		return mongo.WithHint(fmt.Errorf(what+" (%s): %w: %s", addr, last, when, ErrLost, mongo.Brief(err)),
-			"restart with a fresh copy (--restart), and give the source a larger oplog (replSetResizeOplog) so that it does not "+
-				"happen again; check the address if the source should have these changes")
+			"restart with a fresh copy (--restart), and give the source a larger oplog (replSetResizeOplog) so that it "+
+				"does not happen again; check the address if the source should have these changes")
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return mongo.WithHint(fmt.Errorf(what+": %w", addr, last, err),
 			grantHint)

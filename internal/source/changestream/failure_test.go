@@ -142,8 +142,8 @@ func TestTooLarge(t *testing.T) {
 		"pad", strings.Repeat("x", 9<<20)))
 	w.ok(err)
 	_, err = w.readOr(New(w.c, w.options("large")), from(before), w.position())
-	if !errors.Is(err, ErrTooLarge) || mongo.Classify(err) != mongo.ClassFatal || !strings.Contains(err.Error(), "large.c") ||
-		len(err.Error()) > 1000 || mongo.HintOf(err) == "" {
+	if !errors.Is(err, ErrTooLarge) || mongo.Classify(err) != mongo.ClassFatal ||
+		!strings.Contains(err.Error(), "large.c") || len(err.Error()) > 1000 || mongo.HintOf(err) == "" {
 		t.Errorf("%.2000s (hint: %s)", err, mongo.HintOf(err))
 	}
 }

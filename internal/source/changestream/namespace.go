@@ -46,8 +46,8 @@ func (n *namespaces) lookup(doc []byte) *namespace {
 func (n *namespaces) classify(doc []byte) *namespace {
 	ns := &namespace{doc: string(doc), name: namespaceOf(doc)}
 	ns.db, ns.coll = mongo.SplitNS(ns.name)
-	ns.internal = mongo.IsInternal(ns.db) || ns.db == ""
-	ns.keep = !ns.internal && ns.coll != "" && n.keep(ns.name)
+	ns.internal = mongo.IsInternal(ns.db)
+	ns.keep = !ns.internal && ns.coll != "" && ns.coll != "system.views" && n.keep(ns.name)
 	return ns
 }
 

@@ -54,7 +54,7 @@ func (a *assembler) reread(ctx context.Context, b *stream.Batch, open []int, mar
 		part, rest := b, (*stream.Batch)(nil)
 		if open = open[n:]; len(open) > 0 {
 			cut = open[0]
-			part, rest = b.Cut(cut, mark)
+			part, rest = cutAt(b, cut, mark)
 			for i := range open {
 				open[i] -= cut
 			}
@@ -69,6 +69,15 @@ func (a *assembler) reread(ctx context.Context, b *stream.Batch, open []int, mar
 		b = rest
 	}
 	return nil
+}
+
+// cutAt cuts a batch before an event. The first part ends at the position before that event, which it has.
+func cutAt(b *stream.Batch, i int, mark string) (part, rest *stream.Batch) {
+	part, rest = b.Cut(i, mark)
+	part.End = mongo.MaxOpTime(b.Start, mongo.MinOpTime(before(rest.Events[0].At), b.End))
+	part.Partial = i > 0 && part.End.Before(part.Events[i-1].At)
+	rest.Start = part.End
+	return part, rest
 }
 
 func countOf(b *stream.Batch) int {

@@ -65,6 +65,11 @@ func (w world) same(seed uint64, base string) {
 		}
 	}
 	equal(w, lines(ours), lines(theirs))
+	plain := w
+	plain.s.Raw = false
+	ours = of(w.read(New(w.c, plain.options(dbs...)), from(before), end), dbs...)
+	w.reread(ours, theirs)
+	w.converge(ours, theirs, dbs...)
 }
 
 // play runs a random history.

@@ -34,8 +34,8 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 	case !a.s.opt.Keep(n.change.NS) && (n.change.To == "" || !a.s.opt.Keep(n.change.To)):
 		return nil, nil
 	}
-	if ch == nil || ch.Kind == stream.ChangeView || ch.Kind == stream.ChangeDropView {
-		return ch, err // the token has the UUID of system.views
+	if ch == nil || ch.UUID.Data != nil || ch.Kind == stream.ChangeView || ch.Kind == stream.ChangeDropView {
+		return ch, err // for a view, the token has the UUID of system.views
 	}
 	if id := c.identity(); id != nil {
 		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}
@@ -78,8 +78,13 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 			return c.create(ch, ns, s)
 		}
 		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
-	case "shardCollection", "refineCollectionShardKey", "reshardCollection", "startIndexBuild", "abortIndexBuild":
+	case "reshardCollection":
+		return c.reshard(ns), nil
+	case "shardCollection", "refineCollectionShardKey":
 		return nil, nil
+	case "startIndexBuild", "abortIndexBuild", "migrateChunkToNewShard", "migrateLastChunkFromShard", "reshardBegin",
+		"reshardBlockingWrites", "reshardDoneCatchUp", "endOfTransaction", "namespacePlacementChanged":
+		return nil, nil // what servers report of their own work
 	case "invalidate":
 		err = mongo.WithHint(errors.New("the source ended the change stream for good"),
 			"start the job again with --restart, which copies the present state")
@@ -104,7 +109,8 @@ func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Ch
 	case view && string(on) == mongo.BucketsPrefix+ns.coll && s.System: // the buckets' event has the series
 		return nil, nil
 	case view && string(on) == mongo.BucketsPrefix+ns.coll:
-		err := mongo.WithHint(fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
+		err := mongo.WithHint(
+			fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
 			"exclude it; or capture oplogs")
 		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
 	case view:
@@ -150,6 +156,18 @@ func (c *change) rename(ns *namespace, s Support) (*stream.Change, error) {
 		}
 	}
 	return ch, nil
+}
+
+// reshard makes the rename by which oplogs end reshardCollection: the collection has another UUID. Before 6.1 servers
+// do not report it.
+func (c *change) reshard(ns *namespace) *stream.Change {
+	f, _ := bsonraw.Field(c.description, "reshardUUID")
+	if f.Type != bson.TypeBinary || len(f.Value) != 5+uuidSize {
+		return nil
+	}
+	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: f.Value[5:]}
+	return &stream.Change{Kind: stream.ChangeRename, Command: mongo.CommandReshard, To: ns.name, DropTarget: true, UUID: uuid,
+		NS: fmt.Sprintf("%s.%s%x", ns.db, mongo.ReshardingPrefix, uuid.Data)}
 }
 
 // unseen returns why a rename leaves a collection whose documents were not reported.
