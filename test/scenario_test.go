@@ -169,9 +169,8 @@ const captureVariable = "MILLRACE_TEST_CAPTURE"
 // streams reports whether change streams have all of a scenario: docs/reference/capture.md names the rest. The
 // precheck rejects some, see TestStreamsReject; others are equal if all was there before the copy.
 func (sc scenario) streams(way string) bool {
-	rejected := regexp.MustCompile(`^(series_|skip_ttl|clustered_ttl$|view_of_series$|filter_views_and_series$|` +
-		`map_(collection|database|swap|and_drop_database)$)`)
-	unreported := regexp.MustCompile(`^(apply_ops|convert_|clone_as_capped$)`)
+	rejected := regexp.MustCompile(`^(skip_ttl|clustered_ttl$)`)
+	unreported := regexp.MustCompile(`^(apply_ops|views_dropped$)`)
 	return !rejected.MatchString(sc.name) && (way == wayCopy || !unreported.MatchString(sc.name))
 }
 

@@ -197,7 +197,8 @@ func (s *session) leftOut(ctx context.Context) (out []string) {
 		out = append(out, o.String())
 	}
 	if s.source.streamed != nil && s.spec.Mode != ModeStructure {
-		out = append(out, "what change streams do not report ("+strings.Join(precheck.Unreported(s.source.cluster.Info), ", ")+
+		support, _ := s.source.streamed.Support(ctx) // the job has used it
+		out = append(out, "what change streams do not report ("+strings.Join(precheck.Unreported(support), ", ")+
 			"): compare with millrace verify")
 	}
 	for _, what := range out {

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/changestream"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -22,12 +23,16 @@ type Capture struct {
 
 const checkCapture = "capture"
 
-// Unreported lists what the change streams of a server do not report of what users do. See
-// docs/reference/capture.md.
-func Unreported(of mongo.Info) []string {
-	list := []string{"writes by applyOps", "convertToCapped", "cloneCollectionAsCapped", "time series",
-		"expiry in clustered collections"}
-	if !of.Version.AtLeast(6, 0) {
+// Unreported lists what change streams do not report of what users do. See docs/reference/capture.md.
+func Unreported(s changestream.Support) []string {
+	list := []string{"writes by applyOps", "expiry in clustered collections"}
+	if !s.System {
+		list = append(list, "time series", "system.js")
+	}
+	if !s.Copies {
+		list = append(list, "documents of convertToCapped and cloneCollectionAsCapped")
+	}
+	if !s.Expanded {
 		list = append(list, "created collections and their options", "created, changed and dropped indexes", "collMod", "views")
 	}
 	return list
@@ -70,7 +75,7 @@ func (p capturing) reports(ctx context.Context) error {
 		p.ok(checkCapture, "%s", what)
 		return nil
 	}
-	_, err := p.Streamed.Support(ctx)
+	support, err := p.Streamed.Support(ctx)
 	switch {
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		p.add(Fail, checkCapture, p.rolesHint(), "the source's change stream cannot be opened: %s", mongo.Brief(err))
@@ -82,7 +87,7 @@ func (p capturing) reports(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.unreported(colls)
+	p.unreported(colls, support)
 	why := "as chosen"
 	if p.Capture.Why != "" {
 		why = p.Capture.Why
@@ -92,7 +97,7 @@ func (p capturing) reports(ctx context.Context) error {
 		hint += "; for the oplog, grant what docs/reference/privileges.md lists"
 	}
 	p.add(Warn, checkCapture, hint, "reads change streams (%s), which do not report %s", why,
-		strings.Join(Unreported(p.Source.Info), ", "))
+		strings.Join(Unreported(support), ", "))
 	return nil
 }
 
@@ -101,13 +106,13 @@ func (p capturing) rolesHint() string {
 }
 
 // unreported rejects collections whose writes the change streams do not contain.
-func (p capturing) unreported(colls []schema.Collection) {
+func (p capturing) unreported(colls []schema.Collection, s changestream.Support) {
 	var series, expiring []string
 	for _, c := range colls {
 		switch {
-		case c.Type == schema.TypeTimeSeries:
+		case c.Type == schema.TypeTimeSeries && !s.System:
 			series = append(series, c.NS)
-		case c.Clustered() && len(expiry.Of(c.Options)) > 0:
+		case c.Type == schema.TypeCollection && c.Clustered() && len(expiry.Of(c.Options)) > 0:
 			expiring = append(expiring, c.NS)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/changestream"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -49,7 +50,7 @@ func TestUnreportedCollections(t *testing.T) {
 	series.Type = schema.TypeTimeSeries
 	capturing{p}.unreported([]schema.Collection{coll(t, "d.c", `{}`), series,
 		coll(t, "d.kept", `{"clusteredIndex":{"key":{"_id":1},"unique":true}}`),
-		coll(t, "d.sessions", `{"clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":60}`)})
+		coll(t, "d.sessions", `{"clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":60}`)}, changestream.Support{Expanded: true})
 	expect(t, p.lines(), "fail capture: change streams do not report writes to time series: 1 collections, d.temperatures",
 		"fail capture: change streams do not report expiry in clustered collections: 1 collections, d.sessions")
 }
