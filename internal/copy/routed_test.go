@@ -286,3 +286,57 @@ func TestRoutedRenamedAndDropped(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutedMovedDatabase: movePrimary gives the collections of a database other UUIDs during the copy.
+func TestRoutedMovedDatabase(t *testing.T) {
+	b := newRoutedBed(t, "movedb")
+	insert(t, b.src, b.db, "c", mixedDocs(1500))
+	task := b.task("c")
+	e, let := slowly(t, b.src, b.dst, small(t, b.src), newStore(), task)
+	b.ok(b.lab.MovePrimary(t.Context(), b.db, "s1"))
+	b.ok(let())
+	if b.task("c").Source.UUID.Equal(task.Source.UUID) {
+		t.Error("it has its UUID still: the test shows nothing")
+	}
+	same(t, dump(t, b.src, b.db, "c"), dump(t, b.dst, b.db, "c"))
+	if c := e.Stats().Collections[0]; c.State != StateDone {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRoutedEdge: the copy of a capped collection ends at the document that was the newest at the position
+// that it notes.
+func TestRoutedEdge(t *testing.T) {
+	b := newRoutedBed(t, "edges")
+	for _, c := range []*mongo.Cluster{b.src, b.dst} {
+		must(t, c, b.db, bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}})
+	}
+	put := func(ids ...int) {
+		for _, id := range ids {
+			insert(t, b.src, b.db, "c", []any{bson.D{{Key: "_id", Value: id}}})
+		}
+	}
+	put(5, 4, 3)
+	store, o := newStore(), small(t, b.src)
+	o.Inserted = nil // needs an oplog
+	var began mongo.OpTime
+	o.edged = func(ctx context.Context) (err error) {
+		if began, err = b.src.ClusterTime(ctx); err != nil {
+			return err
+		}
+		put(2, 1)
+		at, err := b.src.ClusterTime(ctx)
+		if err == nil { // the copy sees them
+			_, err = b.src.Command(ctx, b.db, bson.D{{Key: "find", Value: "c"},
+				{Key: "readConcern", Value: scan.Majority(at.TS)}})
+		}
+		return err
+	}
+	b.ok(New(b.src, b.dst, store, o).Run(t.Context(), []Task{b.task("c")}))
+	sameOrder(t, dump(t, b.src, b.db, "c")[:3], dump(t, b.dst, b.db, "c"))
+	for _, st := range store.states {
+		if st.At.IsZero() || began.Before(st.At) {
+			t.Errorf("as of %s, not before %s", st.At, began)
+		}
+	}
+}

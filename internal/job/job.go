@@ -102,6 +102,8 @@ type oplogs interface {
 	ReadFrom(stream.Position) (mongo.OpTime, error)
 	// Window reads what its oplogs hold.
 	Window(ctx context.Context) (oplog.Window, error)
+	// Recent returns the positions of at most a second ago.
+	Recent(ctx context.Context) (mongo.Positions, error)
 }
 
 // sourcePauses is how many times as long as a read the pause after it is under --source-load low. Reads take less than
@@ -196,7 +198,7 @@ func (j *Job) deployment() (read interface {
 	case src.shards != nil:
 		return src.shards
 	}
-	return origin.Set{Cluster: src.cluster, Spool: j.spooler}
+	return origin.Set{Cluster: src.cluster, Spool: j.spooler, Shared: j.spec.Oplogs}
 }
 
 func newThrottle(spec *Spec) throttle {

@@ -51,7 +51,7 @@ func (m *monitor) run(ctx context.Context) error {
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	pos, err := m.source.Positions(ctx)
+	pos, err := m.source.Recent(ctx)
 	if err != nil {
 		m.progress.SourceSilent(err)
 		return nil

@@ -20,10 +20,11 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Set is a replica set, or a standalone, which has no changes. Spool may have some of them.
+// Set is a replica set, or a standalone, which has no changes. Spool may have some of them. Shared may be nil.
 type Set struct {
 	*mongo.Cluster
-	Spool *oplog.Spooler
+	Spool  *oplog.Spooler
+	Shared *oplog.Shared
 }
 
 // Snapshot lists the catalog as of a position to follow from.
@@ -46,7 +47,12 @@ func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.Re
 
 // Window reads what the oplog holds.
 func (s Set) Window(ctx context.Context) (oplog.Window, error) {
-	return oplog.ReadWindow(ctx, s.Cluster)
+	return s.Shared.Window(ctx, s.Cluster)
+}
+
+// Recent returns the positions of at most a second ago.
+func (s Set) Recent(ctx context.Context) (mongo.Positions, error) {
+	return s.Shared.Positions(ctx, s.Cluster)
 }
 
 // ListOne finds a collection by its UUID, as schema.ListOne does.

@@ -237,6 +237,9 @@ func (s *Streamed) Positions(ctx context.Context) (mongo.Positions, error) {
 	return p, err
 }
 
+// Recent returns the present positions.
+func (s *Streamed) Recent(ctx context.Context) (mongo.Positions, error) { return s.Positions(ctx) }
+
 // Reached waits until everything up to a position is committed. Behind routers it waits for their time:
 // positions are those of a change stream, which shows what is committed, in order over all shards.
 func (s *Streamed) Reached(ctx context.Context, at mongo.OpTime) (p mongo.Positions, err error) {

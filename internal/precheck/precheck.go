@@ -121,7 +121,7 @@ type Plan struct {
 	ResumePhase state.Phase `json:"resumePhase,omitempty"`
 	Mode        state.Mode  `json:"mode"`
 	Source      string      `json:"source"`
-	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
+	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, MongoDB 6.0.5 (tested), FCV 6.0"
 	Target      string      `json:"target"`
 	TargetInfo  string      `json:"targetInfo"`
 	// Finalized is when the job was finalized, TargetPosition the target's position then: nothing is left to do.
@@ -287,7 +287,7 @@ func describe(i mongo.Info) string {
 	if i.SetName != "" {
 		s += " " + i.SetName
 	}
-	s += ", MongoDB " + i.Version.String()
+	s += fmt.Sprintf(", MongoDB %s (%s)", i.Version, i.Evidence())
 	if i.FCV != "" {
 		s += ", FCV " + i.FCV
 	}

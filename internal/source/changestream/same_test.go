@@ -1,12 +1,17 @@
 package changestream
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
@@ -21,7 +26,7 @@ import (
 // TestSame: of the same history, the change stream and the oplog give the same events. Users' applyOps commands
 // are left out, as change streams do not report them.
 func TestSame(t *testing.T) {
-	for _, version := range lab.Versions("4.4", "5.0") {
+	for _, version := range lab.Versions("4.4", "5.0", "6.0.27") {
 		t.Run(version, func(t *testing.T) {
 			w := start(t, version)
 			seed := testseed.Of(t)
@@ -199,4 +204,43 @@ func (w world) applied(events []stream.Event) map[string]bson.Raw {
 		}
 	}
 	return docs
+}
+
+// TestLive: what comes while it is written is the same as what is read later, in complete batches.
+func TestLive(t *testing.T) {
+	for _, version := range lab.Versions("4.4", "6.0.27") {
+		t.Run(version, func(t *testing.T) {
+			w := start(t, version)
+			seed := testseed.Of(t)
+			before := w.position()
+			o := w.options("live", "live-x", "live-to", "live-y")
+			o.Await = time.Millisecond
+			var end atomic.Pointer[mongo.OpTime]
+			var bs []*stream.Batch
+			var g errgroup.Group
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			g.Go(func() error {
+				return New(w.c, o).Run(ctx, from(before), func(_ context.Context, b *stream.Batch) error {
+					bs = append(bs, b)
+					if end := end.Load(); end != nil && !b.End.Before(*end) {
+						return errReached
+					}
+					return nil
+				})
+			})
+			w.play(seed, "live", 800)
+			w.interleaved("live", 20)
+			w.run("admin", d("appendOplogNote", 1, "data", d("n", 1)))
+			at := w.position()
+			end.Store(&at)
+			if err := g.Wait(); !errors.Is(err, errReached) {
+				t.Fatal(err)
+			}
+			w.check(bs, from(before))
+			later := w.read(New(w.c, o), from(before), at)
+			dbs := []string{"live", "live-x", "live-to", "live-y"}
+			equal(t, lines(of(bs, dbs...)), lines(of(later, dbs...)))
+		})
+	}
 }
