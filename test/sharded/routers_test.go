@@ -82,3 +82,21 @@ func TestRouters(t *testing.T) {
 	end()
 	b.finish(j, done)
 }
+
+// TestRoutersToShards: the same to a sharded cluster, which gets the shard keys of the source.
+func TestRoutersToShards(t *testing.T) {
+	b := newRoutersBed(t)
+	b.collections()
+	b.fill(20)
+	b.to = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
+	b.targetURI = b.to.URI()
+	b.target = b.client(b.targetURI)
+	end := b.writing()
+	spec := b.spec()
+	spec.Via = job.ViaRouters
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.applies(j, done, 200)
+	end()
+	b.finish(j, done)
+}
