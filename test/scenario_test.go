@@ -169,7 +169,7 @@ const captureVariable = "MILLRACE_TEST_CAPTURE"
 // streams reports whether change streams have all of a scenario: docs/reference/capture.md names the rest. The
 // precheck rejects some, see TestStreamsReject; others are equal if all was there before the copy.
 func (sc scenario) streams(way string) bool {
-	rejected := regexp.MustCompile(`^(skip_ttl|clustered_ttl$)`)
+	rejected := regexp.MustCompile(`^skip_ttl`)
 	unreported := regexp.MustCompile(`^(apply_ops|views_dropped$)`)
 	return !rejected.MatchString(sc.name) && (way == wayCopy || !unreported.MatchString(sc.name))
 }

@@ -198,8 +198,8 @@ func (s *session) leftOut(ctx context.Context) (out []string) {
 	}
 	if s.source.streamed != nil && s.spec.Mode != ModeStructure {
 		support, _ := s.source.streamed.Support(ctx) // the job has used it
-		out = append(out, "what change streams do not report ("+strings.Join(precheck.Unreported(support), ", ")+
-			"): compare with millrace verify")
+		what := precheck.Unreported(s.source.cluster.Info.Version, support)
+		out = append(out, "what change streams do not report ("+strings.Join(what, ", ")+"): compare with millrace verify")
 	}
 	for _, what := range out {
 		s.log.Warn("left out", "what", what)
