@@ -38,7 +38,7 @@ type Options struct {
 	Await time.Duration
 	Log   *slog.Logger // default discards
 	// Waiting is called from time to time with what a reply waits for that does not come, and with "" once it
-	// has come. It may be nil.
+	// has come. One goroutine at a time calls it. It may be nil.
 	Waiting func(what string)
 
 	match []string // kinds of events that the server leaves out

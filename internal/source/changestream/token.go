@@ -46,7 +46,7 @@ const (
 	keyTrue     = 0x6f
 	keyBinary   = 0x5a
 	uuidSize    = 16
-	// keyBytes reach beyond the UUID.
+	// keyBytes is more than a key has up to the end of the UUID.
 	keyBytes = 64
 )
 
