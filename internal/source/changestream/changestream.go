@@ -29,6 +29,9 @@ type Options struct {
 	// apply to internal databases, views and schema changes. But a change that cannot be followed fails the
 	// run only if Keep wants one of its names.
 	Keep func(ns string) bool
+	// JoinRenames makes a rename between databases an error. Change streams report a copy and a drop, while rules
+	// judge the command of the user.
+	JoinRenames bool
 	// ReadAheadBytes bounds what is read ahead, default 32 MB. A reply of larger documents than those before
 	// may exceed it, by 16 MB at most.
 	ReadAheadBytes int64

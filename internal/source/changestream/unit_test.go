@@ -181,6 +181,33 @@ func TestReshard(t *testing.T) {
 	}
 }
 
+// TestUnseen: commands whose documents or steps are not reported end jobs that keep the collection, with a remedy.
+func TestUnseen(t *testing.T) {
+	all := Support{Expanded: true, Copies: true}
+	for name, c := range map[string]struct {
+		o     Options
+		from  string
+		fails bool
+	}{
+		"capped":              {Options{Support: all}, "tmpabcde.convertToCapped.c", false},
+		"capped by a router":  {Options{Support: Support{Expanded: true}}, "tmpabcde.convertToCapped.c", true},
+		"moved":               {Options{Support: Support{Expanded: true}}, "tmpabcde.renameCollection", false},
+		"moved before 6.0":    {Options{}, "tmpabcde.renameCollection", true},
+		"moved, under rules":  {Options{Support: all, JoinRenames: true}, "tmpabcde.renameCollection", true},
+		"moved, but excluded": {Options{Keep: func(string) bool { return false }}, "tmpabcde.renameCollection", false},
+		"out":                 {Options{JoinRenames: true}, "tmp.agg_out.1", false},
+	} {
+		doc := event("20", "rename", "to", d("db", "db", "coll", "c"))
+		doc[2].Value = d("db", "db", "coll", c.from)
+		a := newAssembler(New(&mongo.Cluster{}, c.o), stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: 1}}},
+			func(context.Context, *stream.Batch) error { return nil })
+		err := a.reply(t.Context(), madeReply(doc))
+		if (err != nil) != c.fails || err != nil && mongo.HintOf(err) == "" {
+			t.Errorf("%s: %v (hint: %s)", name, err, mongo.HintOf(err))
+		}
+	}
+}
+
 // TestUnknown: what is not understood is an error that names it.
 func TestUnknown(t *testing.T) {
 	for name, c := range map[string]struct {
