@@ -102,7 +102,10 @@ func TestTokens(t *testing.T) {
 	if err != nil || string(kit.Raw(again)) != string(typed) {
 		t.Errorf("%s: %v, %v", tok.mark(), again, err)
 	}
-	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16]} {
+	if _, err := hex.DecodeString(tok.mark()); err != nil {
+		t.Errorf("%s: %v", tok.mark(), err)
+	}
+	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16], "FF", "82FFFF", event[:18] + "FFFFFF"} {
 		if _, err := fromMark(bad); err == nil {
 			t.Errorf("%q is a token", bad)
 		}
