@@ -28,7 +28,7 @@ type assembler struct {
 	start  mongo.OpTime // End of the last batch
 	end    mongo.OpTime // complete
 	sent   mongo.OpTime // the time of the last event in a batch
-	newest mongo.OpTime // that the stream is known to have reached
+	newest mongo.OpTime // the time of the last token
 
 	token token  // of the last event
 	mark  string // from which everything after end comes
