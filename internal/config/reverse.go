@@ -100,13 +100,13 @@ func ReverseDefinition(name, text, returns string, accept []string) (string, []r
 		"fields": r.Fields, "soft-delete": r.SoftDelete, "allow-missing": {"true"}, "accept-loss": accept}
 	own := []string{"mode", "start-at", "include", "exclude", "rename", "filter", "skip", "fields", "soft-delete",
 		"allow-missing", "accept-loss"}
+	gone := append(ofOriginal(), flagSourceShard, flagCapture, flagVia, "until", "accept-loss", "allow-overlap")
 	order := []string{flagSource, flagTarget}
 	entries, _ := parseFile("settings", []byte(text), CommandSync)
 	for _, e := range entries {
 		if e.key == flagSource || e.key == flagTarget {
 			settings[map[string]string{flagSource: flagTarget, flagTarget: flagSource}[e.key]] = e.values
-		} else if !slices.Contains(append(ofOriginal(), flagSourceShard, flagCapture, flagVia, "until", "accept-loss", "allow-overlap"), e.key) &&
-			settings[e.key] == nil {
+		} else if !slices.Contains(gone, e.key) && settings[e.key] == nil {
 			settings[e.key] = e.values
 			order = append(order, e.key)
 		}

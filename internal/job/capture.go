@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/source/changestream"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/state"
@@ -84,7 +85,7 @@ func (j *Job) probeCapture(ctx context.Context, by state.Capture, o shards.Optio
 	case src.Info.Kind == mongo.KindSharded:
 		j.source.shards, err = openShards(ctx, src, o)
 	case src.Info.Kind == mongo.KindReplicaSet && auto && j.spec.Mode != ModeStructure:
-		c.why, err = j.oplogs(ctx, origin.Part{Name: "the source", Cluster: src})
+		c.why, err = j.insteadOf(ctx, origin.Part{Name: "the source", Cluster: src})
 	}
 	if c.why != "" {
 		c.by = state.CaptureStreams
@@ -102,7 +103,7 @@ func (j *Job) openDirectly(ctx context.Context, o shards.Options) (why string, e
 		return "the shards cannot be read directly: " + mongo.Brief(reason), nil
 	}
 	if j.spec.Mode != ModeStructure {
-		why, err = j.oplogs(ctx, origin.Parts(j.source.cluster, all)...)
+		why, err = j.insteadOf(ctx, origin.Parts(j.source.cluster, all)...)
 	}
 	if why == "" && err == nil {
 		j.source.shards = all
@@ -112,8 +113,9 @@ func (j *Job) openDirectly(ctx context.Context, o shards.Options) (why string, e
 	return why, err
 }
 
-// oplogs returns why an oplog cannot be read, "" if all can.
-func (j *Job) oplogs(ctx context.Context, of ...origin.Part) (why string, err error) {
+// insteadOf returns why change streams are read instead of oplogs, "" if all oplogs can be read, or the user may
+// read neither: then the precheck names the rights for oplogs.
+func (j *Job) insteadOf(ctx context.Context, of ...origin.Part) (why string, err error) {
 	for _, one := range of {
 		err = j.patiently(ctx, func() (err error) {
 			why, err = oplogOf(ctx, one)
@@ -122,6 +124,16 @@ func (j *Job) oplogs(ctx context.Context, of ...origin.Part) (why string, err er
 		if why != "" || err != nil {
 			break
 		}
+	}
+	if why == "" || err != nil {
+		return "", err
+	}
+	err = j.patiently(ctx, func() error {
+		_, err := changestream.Probe(ctx, j.source.cluster)
+		return err
+	})
+	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+		return "", nil
 	}
 	return why, err
 }

@@ -43,8 +43,10 @@ func (s *Streamed) Snapshot(ctx context.Context, scope schema.Scope) (snap schem
 			return snap, from, err
 		}
 	}
-	return snap, from, mongo.WithHint(fmt.Errorf("the catalog of %s changed during each of %d attempts to list it, by what "+
-		"change streams do not report", s.Address(), tries), "start when no collections or indexes are being created")
+	return snap, from, mongo.WithHint(
+		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it, by what change streams do not report",
+			s.Address(), tries),
+		"start when no collections or indexes are being created")
 }
 
 func (s *Streamed) list(ctx context.Context, scope schema.Scope, support changestream.Support) (snap schema.Snapshot,

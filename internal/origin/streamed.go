@@ -100,7 +100,8 @@ type streaming struct {
 }
 
 // Run implements stream.Source.
-func (r *streaming) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (r *streaming) Run(ctx context.Context, pos stream.Position,
+	emit func(context.Context, *stream.Batch) error) error {
 	if _, err := r.of.ReadFrom(pos); err != nil {
 		return err
 	}
@@ -257,7 +258,8 @@ func (s *Streamed) Reached(ctx context.Context, at mongo.OpTime) (p mongo.Positi
 func (s *Streamed) Holds(context.Context, mongo.OpTime) error { return nil }
 
 // Look calls fn for the events of collections within a span and for all schema changes.
-func (s *Streamed) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
+func (s *Streamed) Look(ctx context.Context, collections []string, span oplog.Span,
+	fn func(*stream.Event) error) error {
 	known := map[string]bool{}
 	for _, ns := range collections {
 		known[ns] = true

@@ -80,7 +80,8 @@ func testStreamedSet(t *testing.T, version string) {
 		reply, err := c.Command(ctx, db, cmd)
 		return bsoncore.Document(reply), err
 	}, stream.Insertion{UUID: uuid, ID: kit.Value(2), After: from.At, Until: end})
-	if known := c.Info.Version.AtLeast(6, 0); err != nil || found != known || known && (at.Before(from.At) || end.Before(at)) {
+	known := c.Info.Version.AtLeast(6, 0)
+	if err != nil || found != known || known && (at.Before(from.At) || end.Before(at)) {
 		t.Errorf("inserted at %v, %v, %v, between %v and %v", at, found, err, from.At, end)
 	}
 	b.ok(b.db.Collection("c").Drop(ctx))

@@ -33,7 +33,8 @@ func Unreported(s changestream.Support) []string {
 		list = append(list, "documents of convertToCapped and cloneCollectionAsCapped")
 	}
 	if !s.Expanded {
-		list = append(list, "created collections and their options", "created, changed and dropped indexes", "collMod", "views")
+		list = append(list, "created collections and their options", "created, changed and dropped indexes", "collMod",
+			"views")
 	}
 	return list
 }
@@ -44,7 +45,8 @@ type capturing struct{ *planner }
 func (p capturing) possible() {
 	src, via := p.Source.Info, p.Capture.Via
 	if via != "" && via != origin.ViaAuto && src.Kind != mongo.KindSharded {
-		p.add(Fail, checkCapture, "leave --via out", "--via %s is for a sharded source, and the source is a %s", via, src.Kind)
+		p.add(Fail, checkCapture, "leave --via out", "--via %s is for a sharded source, and the source is a %s", via,
+			src.Kind)
 	}
 	if p.Streamed == nil || p.Mode == state.ModeStructure {
 		return

@@ -249,7 +249,8 @@ func (p sides) deployments() {
 		p.add(Fail, "source", "upgrade it to 4.4 or later",
 			"a sharded cluster of MongoDB %s is not supported as a source", src.Version)
 	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental && !reverses && p.Streamed == nil:
-		p.add(Fail, "source", "use --mode all, start where a job was finalized, with --start-at job:NAME, or use --via routers",
+		p.add(Fail, "source",
+			"use --mode all, start where a job was finalized, with --start-at job:NAME, or use --via routers",
 			"incremental mode cannot start at a time of a sharded cluster: each shard has a position of its own")
 	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it",

@@ -273,7 +273,8 @@ func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
 		in.resume, returning{p}.wayBack, in.givenShards, in.history, in.rivals, of.collections, of.omissions,
-		capturing{p}.reports, by.filters, by.names, by.cases, sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
+		capturing{p}.reports, by.filters, by.names, by.cases, sharder{p}.sharding, access{p}.privileges, accounts{p}.users,
+		of.existing,
 	}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all

@@ -118,7 +118,8 @@ func (p changes) spool(context.Context) error {
 
 // spools reports whether the job may still write to the spool.
 func (p changes) spools() bool {
-	return p.Source.Info.Kind == mongo.KindReplicaSet && p.Streamed == nil && p.Mode != state.ModeIncremental && p.WarnWindow > 0 &&
+	return p.Source.Info.Kind == mongo.KindReplicaSet && p.Streamed == nil && p.Mode != state.ModeIncremental &&
+		p.WarnWindow > 0 &&
 		!(p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing,
 			state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase))
 }

@@ -24,7 +24,8 @@ func TestRefusedDirectly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := job.Open(t.Context(), job.Spec{Source: source.URI(), Target: target.URI(), Mode: job.ModeAll})
+	j, err := job.Open(t.Context(), job.Spec{Source: source.URI(), Target: target.URI(), Mode: job.ModeAll,
+		Capture: job.CaptureOplog})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -295,7 +295,7 @@ func TestUser(t *testing.T) {
 	last := b.lab.Shards()[1]
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(),
 		bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
-	spec.Job = "limited"
+	spec.Job, spec.Capture = "limited", job.CaptureOplog
 	limited, err := job.Open(t.Context(), spec)
 	b.ok(err)
 	plan, err := limited.Plan(t.Context())
