@@ -33,7 +33,8 @@ demo: build ## Two real replica sets: load, copy under writes, cut over, verify
 .PHONY: demo-sharded
 demo-sharded: build ## The same with three shards to two, and chunks that move all the while
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo
-	$(BIN)/demo --millrace $(BIN)/millrace --source sharded:3x1 --target $(DEMO_TARGET) --docs 100000
+	$(BIN)/demo --millrace $(BIN)/millrace --source sharded:3x1 --target $(DEMO_TARGET) --docs 100000 \
+		--capture $(CAPTURE) --via $(VIA)
 
 .PHONY: demo-service
 demo-service: build ## The same by the service: serve, one more worker, a job made by the API, the console's address
@@ -46,8 +47,10 @@ demo-reverse: build ## There and back: millrace reverse after each cut-over, rep
 	$(BIN)/demo --millrace $(BIN)/millrace --back --source rs:1 --docs 60000
 	$(BIN)/demo --millrace $(BIN)/millrace --back --source sharded:3x1 --target $(DEMO_TARGET) --docs 40000
 
-# What the sharded demo copies to.
+# What the sharded demo copies to, and how it reads the source: CAPTURE=change-streams VIA=routers.
 DEMO_TARGET ?= sharded:2x1
+CAPTURE ?= auto
+VIA ?= auto
 
 # SCENARIOS, SCALE, ROUNDS and PEERS choose what is measured, for example
 #   make bench SCALE=medium PEERS='--peer secondary --peer pcsm=/path/to/pcsm'

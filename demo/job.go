@@ -117,7 +117,7 @@ func (d *demo) startSync(ctx context.Context) error {
 	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
 		d.out.SetOutput(&d.later) // the child draws on the terminal
 	}
-	return d.begin(ctx, os.Stderr, "sync", "--job", "demo")
+	return d.begin(ctx, os.Stderr, "sync", "--job", "demo", "--capture", d.capture, "--via", d.via)
 }
 
 // startService starts serve and a worker, and makes the job, whose connection strings are secrets of the workers.

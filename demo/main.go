@@ -38,6 +38,7 @@ type demo struct {
 	docs           int
 	follow         time.Duration
 	service, back  bool
+	capture, via   string
 
 	out   *log.Logger  // the demo's own lines
 	later bytes.Buffer // of those what waits until nobody draws on the terminal
@@ -78,6 +79,8 @@ func main() {
 	flag.StringVar(&d.target.topology, "target", "rs:1", "topology of the target")
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")
+	flag.StringVar(&d.capture, "capture", "auto", "how changes are read: auto, oplog or change-streams")
+	flag.StringVar(&d.via, "via", "auto", "which servers of a sharded source are read: auto, shards or routers")
 	flag.BoolVar(&d.service, "service", false, "have the service run the job, with one more worker")
 	flag.BoolVar(&d.back, "back", false, "then go back to the source by millrace reverse, and to the target again")
 	flag.Parse()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,9 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 	}
 	if spec.OnExisting == "" {
 		spec.OnExisting = job.ExistingFail
+	}
+	if spec.Capture == "" {
+		spec.Capture = job.Capture(os.Getenv(captureVariable))
 	}
 	spec.AllowMissing = true // histories create what they need
 	tail := &logTail{}

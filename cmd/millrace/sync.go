@@ -205,7 +205,8 @@ func (r *session) record(plan *job.Plan, cert string, srv *api.Single) (ended fu
 // documents may be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
-		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, TargetShards: s.TargetShards,
+		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, SourceVia: s.Via, ShardsLeft: true,
+		TargetShards: s.TargetShards,
 		AllowShard: s.AllowShard, Rules: s.Rules,
 		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Users: s.Users, Online: true,
 			Recheck: verify.RecheckOptions{For: 30 * time.Second}},

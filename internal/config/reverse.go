@@ -105,7 +105,7 @@ func ReverseDefinition(name, text, returns string, accept []string) (string, []r
 	for _, e := range entries {
 		if e.key == flagSource || e.key == flagTarget {
 			settings[map[string]string{flagSource: flagTarget, flagTarget: flagSource}[e.key]] = e.values
-		} else if !slices.Contains(append(ofOriginal(), flagSourceShard, "until", "accept-loss", "allow-overlap"), e.key) &&
+		} else if !slices.Contains(append(ofOriginal(), flagSourceShard, flagCapture, flagVia, "until", "accept-loss", "allow-overlap"), e.key) &&
 			settings[e.key] == nil {
 			settings[e.key] = e.values
 			order = append(order, e.key)

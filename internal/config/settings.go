@@ -158,6 +158,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 			flagSource: &s.Source, flagTarget: &s.Target, "mode": (*string)(&s.Mode),
 			"on-existing": (*string)(&s.OnExisting), "until": &s.Until, "dry-run": &s.DryRun, "verify": &s.Verify,
 
+			flagCapture: (*string)(&s.Capture), flagVia: (*string)(&s.Via),
 			flagSourceShard: &s.sourceShards, flagTargetShard: &s.targetShards, "read-preference": &s.ReadPreference,
 			"read-tags": &s.ReadTags, "write-concern": &s.WriteConcern, "allow-downgrade": &s.AllowDowngrade,
 			"allow-shard": &s.AllowShard,
@@ -189,7 +190,7 @@ type Verify struct {
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	Bind(fs, flagTexts, CommandVerify, v.Common.vars(fs), rulesVars(&v.Rules), Vars{
 		flagSource: &v.Source, flagTarget: &v.Target, flagSourceShard: &v.sourceShards, flagTargetShard: &v.targetShards,
-		"via": (*string)(&v.via), "allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
+		flagVia: (*string)(&v.via), "allow-shard": &v.AllowShard, "structure": &v.StructureOnly, "users": &v.Users,
 		"ignore-field-order": &v.IgnoreFieldOrder, "method": (*string)(&v.Method), "recheck-for": &v.Recheck.For,
 		"workers": &v.Workers, "max-differences": &v.MaxDifferences,
 	})
@@ -255,6 +256,8 @@ const (
 	flagProgress    = "progress-interval"
 	flagSource      = "source"
 	flagSourceShard = "source-shard"
+	flagCapture     = "capture"
+	flagVia         = "via"
 	flagShard       = "shard"
 	flagZone        = "zone"
 	flagTarget      = "target"

@@ -236,6 +236,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.clusters(s.Source, s.Target)
 	s.SourceShards, s.TargetShards = c.shards(flagSourceShard, s.sourceShards), c.shards(flagTargetShard, s.targetShards)
 	c.namespaces(s.Rules)
+	c.capture(s)
 	c.keys(s.Shard)
 	c.zones(s.Zones)
 	c.start(s)
@@ -289,6 +290,17 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 		all[name] = uri
 	}
 	return all
+}
+
+func (c *checker) capture(s *Sync) {
+	routers := s.Via == job.ViaRouters
+	c.bad(routers && s.Capture == job.CaptureOplog, flagVia, "routers have no oplog",
+		"leave --capture out, or use --via shards")
+	c.bad(s.Via == job.ViaShards && s.Capture == job.CaptureStreams, flagVia,
+		"shards cannot go with --capture change-streams, which go through routers",
+		"leave one of them out")
+	c.bad(routers && len(s.SourceShards) > 0, flagSourceShard, "cannot go with --via routers, which reads no shard",
+		"leave one of them out")
 }
 
 func (c *checker) keys(rules []string) {

@@ -80,7 +80,7 @@ type grantOf struct {
 
 func (c *copier) assigns() bool {
 	majority := c.spec.WriteConcern == "" || c.spec.WriteConcern == "majority"
-	return c.spec.Offer != nil && majority && c.source.cluster.Info.Kind != mongo.KindStandalone &&
+	return c.spec.Offer != nil && majority && c.source.cluster.Info.Kind != mongo.KindStandalone && !c.source.routed() &&
 		c.dst.Info.Kind != mongo.KindStandalone
 }
 
@@ -334,8 +334,14 @@ func (a *assistant) from(ctx context.Context, shard string, src *mongo.Cluster, 
 func (a *assistant) connect(ctx context.Context) (err error) {
 	writing := mongo.Options{AppName: mongo.AssistantName(a.Terms.Job, a.Terms.Run, a.Terms.Attempt, a.Token),
 		MaxPoolSize: a.mostConnections()}
-	if a.connected, err = connect(ctx, &a.spec, mongo.Options{}, writing, shards.Options{Data: true}); err != nil {
+	o := shards.Options{Data: true}
+	if a.connected, err = connect(ctx, &a.spec, mongo.Options{}, writing, &o); err != nil {
 		return err
+	}
+	if a.src.Info.Kind == mongo.KindSharded {
+		if a.shards, err = openShards(ctx, a.src, o); err != nil {
+			return mongo.Wrap(err, "source")
+		}
 	}
 	if err := a.CheckClusters(a.src, a.dst); err != nil {
 		return err

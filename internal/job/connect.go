@@ -35,9 +35,18 @@ func (j *Job) connect(ctx context.Context) error {
 	reading := mongo.Options{MostInUse: inUse(j.spec.Loads.Source, sourceLow), Chosen: j.logCompression("source")}
 	writing := mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: inUse(j.spec.Loads.Target, targetLow),
 		Chosen: j.logCompression("target")}
-	c, err := connect(ctx, &j.spec, reading, writing,
-		shards.Options{Waiting: func(reason string) { j.progress.Wait(reason) }})
-	j.source.cluster, j.source.shards, j.dst = c.src, c.shards, c.dst
+	o := shards.Options{Waiting: func(reason string) { j.progress.Wait(reason) }}
+	c, err := connect(ctx, &j.spec, reading, writing, &o)
+	j.source.cluster, j.dst = c.src, c.dst
+	if err != nil {
+		return err
+	}
+	if j.id = j.spec.Job; j.id == "" {
+		j.id = jobID(j.source.cluster, j.dst, j.rules, j.spec.Mode)
+	}
+	if err = j.chooseCapture(ctx, o); err != nil {
+		(&connected{j.source.cluster, j.dst, j.source.shards}).close()
+	}
 	return err
 }
 
@@ -46,9 +55,9 @@ type connected struct {
 	shards   *origin.Sharded // of a sharded source; else nil
 }
 
-// connect opens both sides at once, or returns an error with none open.
+// connect opens both sides at once, or returns an error with none open. It completes the options for shards.
 func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
-	o shards.Options) (c connected, err error) {
+	o *shards.Options) (c connected, err error) {
 	if reading.ReadPreference, err = mongo.ParseReadPreference(spec.ReadPreference, spec.ReadTags); err != nil {
 		return c, err
 	}
@@ -57,9 +66,7 @@ func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
 	o.URI, o.Shards, o.Left, o.Mongo, o.Connect = spec.Source, spec.SourceShards, true, reading, spec.Connect
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if c.src, err = spec.open(gctx, "source", spec.Source, reading); err == nil && c.src.Info.Kind == mongo.KindSharded {
-			c.shards, err = openShards(gctx, c.src, o)
-		}
+		c.src, err = spec.open(gctx, "source", spec.Source, reading)
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {

@@ -302,7 +302,7 @@ var ErrEnded = errors.New("the job's run has ended")
 // notify gets the state of all with each new outcome. The job repairs while it follows, in order
 // with the changes of the source. Repairs that have begun are finished even if ctx ends.
 func (j *Job) Repair(ctx context.Context, list []*Repair, notify func(now []Repair)) error {
-	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
+	if j.source.cluster.Info.Kind == mongo.KindSharded || j.dst.Info.Kind == mongo.KindSharded {
 		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"),
 			"update them on the source: millrace then writes them again")
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
-	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -104,7 +103,7 @@ func (c *copier) task(coll schema.Collection, target string) copy.Task {
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
 	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
-	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
+	o.Inserted, o.Others = c.source.insertions(), c.spec.OnExisting == ExistingMerge
 	o.LeftOut = follow.Leaves(c.letters, c.spec.OnConflict, c.log)
 	o.OnCollection = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
 	if c.source.shards != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
+	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/state"
@@ -89,7 +90,7 @@ func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err er
 
 // tellKeys warns of collections whose shard key has changed on the source since their creation.
 func (s *session) tellKeys(ctx context.Context) error {
-	if s.source.shards == nil {
+	if s.source.cluster.Info.Kind != mongo.KindSharded {
 		return nil
 	}
 	var names, targets []string
@@ -193,8 +194,15 @@ func (s *session) leftOut(ctx context.Context) (out []string) {
 		s.log.Warn("cannot list what is left out", "error", err)
 	}
 	for _, o := range list[:min(len(list), mostDifferences)] {
-		s.log.Warn("left out", "what", o.String())
 		out = append(out, o.String())
+	}
+	if s.source.streamed != nil && s.spec.Mode != ModeStructure {
+		support, _ := s.source.streamed.Support(ctx) // the job has used it
+		out = append(out, "what change streams do not report ("+strings.Join(precheck.Unreported(support), ", ")+
+			"): compare with millrace verify")
+	}
+	for _, what := range out {
+		s.log.Warn("left out", "what", what)
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,6 +49,7 @@ type session struct {
 	throttle
 	spec     Spec
 	id       string
+	capture  capture
 	log      *slog.Logger
 	source   *source
 	dst      *mongo.Cluster
@@ -80,7 +82,9 @@ func (t throttle) low() bool {
 
 type source struct {
 	cluster *mongo.Cluster  // that its connection string names: a replica set, a standalone, a router
-	shards  *origin.Sharded // behind a router; else nil
+	shards  *origin.Sharded // behind a router, that are read directly; else nil
+	// streamed is the source that is captured by change streams; else nil.
+	streamed *origin.Streamed
 	// Source is what the job asks there. Its names are those that the job has on the target;
 	// phases only.
 	*follow.Source
@@ -92,10 +96,14 @@ type oplogs interface {
 	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
 	// Changes is what happens there. The names are those at the position of a run.
 	Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source
+	// StartAt is the position of whoever has applied everything up to a time.
+	StartAt(at mongo.OpTime) stream.Position
 	// ReadFrom is the first change that whoever stands at a position needs.
 	ReadFrom(stream.Position) (mongo.OpTime, error)
 	// Window reads what its oplogs hold.
 	Window(ctx context.Context) (oplog.Window, error)
+	// Recent returns the positions of at most a second ago.
+	Recent(ctx context.Context) (mongo.Positions, error)
 }
 
 // sourcePauses is how many times as long as a read the pause after it is under --source-load low. Reads take less than
@@ -105,6 +113,7 @@ const sourcePauses = 3
 // Open parses the spec, connects both sides and reads their identity. It writes nothing.
 func Open(ctx context.Context, spec Spec) (*Job, error) {
 	spec.setDefaults()
+	spec.Capture, spec.Via = cmp.Or(spec.Capture, CaptureAuto), cmp.Or(spec.Via, ViaAuto)
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop
 	}
@@ -135,17 +144,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if err := j.connect(ctx); err != nil {
 		return nil, err
 	}
-	if j.id = spec.Job; j.id == "" {
-		j.id = jobID(j.source.cluster, j.dst, j.rules, spec.Mode)
-	}
 	j.spooler = j.newSpooler()
-	var read interface {
-		follow.Deployment
-		oplogs
-	} = j.source.shards
-	if j.source.shards == nil {
-		read = origin.Set{Cluster: j.source.cluster, Spool: j.spooler}
-	}
+	read := j.deployment()
 	j.source.oplogs = read
 	if j.txn, err = j.dst.NewTransactions(); err != nil {
 		j.Close()
@@ -184,6 +184,23 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	return j, nil
 }
 
+// deployment is the source as the job reads it.
+func (j *Job) deployment() (read interface {
+	follow.Deployment
+	oplogs
+}) {
+	src := j.source
+	switch {
+	case j.capture.by == state.CaptureStreams:
+		src.streamed = &origin.Streamed{Cluster: src.cluster, Log: j.log,
+			Waiting: func(reason string) { j.progress.Wait(reason) }}
+		return src.streamed
+	case src.shards != nil:
+		return src.shards
+	}
+	return origin.Set{Cluster: src.cluster, Spool: j.spooler, Shared: j.spec.Oplogs}
+}
+
 func newThrottle(spec *Spec) throttle {
 	return throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source).Spare(sourcePauses),
 		pace.NewGate(spec.Loads.Target)}
@@ -198,7 +215,8 @@ func (j *Job) sides() users.Sides {
 func (j *Job) newJob() state.Job {
 	src, dst := j.source.cluster, j.dst
 	return state.Job{ID: j.id, Source: src.Address(), Target: dst.Address(), SourceSet: src.Info.SetID,
-		TargetSet: dst.Info.SetID, Rules: j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
+		Capture: j.capture.by, TargetSet: dst.Info.SetID, Rules: j.rules.String(),
+		Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
 		OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
 		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(src, dst)}
 }
@@ -238,7 +256,8 @@ func identity(c *mongo.Cluster) string {
 // Plan reads both sides and returns what Run would do and what prevents it. It writes nothing. It
 // fails when a side cannot be read for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
-	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules,
+	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Streamed: j.source.streamed,
+		Capture: precheck.Capture{By: j.capture.by, Why: j.capture.why, Via: j.spec.Via}, Target: j.dst, Rules: j.rules,
 		Keys: &j.keys, Store: j.store, Schema: j.cat, Desired: j.desired, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, AcceptLoss: j.spec.AcceptLoss,
 		Restart: j.spec.Restart, TargetShards: j.targetShards, Homes: j.sides().Homes,

@@ -51,7 +51,7 @@ func (m *monitor) run(ctx context.Context) error {
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	pos, err := m.source.Positions(ctx)
+	pos, err := m.source.Recent(ctx)
 	if err != nil {
 		m.progress.SourceSilent(err)
 		return nil
@@ -62,6 +62,9 @@ func (m *monitor) watchSource(ctx context.Context) error {
 	}
 	w, err := m.source.Window(ctx)
 	if err != nil {
+		return nil
+	}
+	if w.Newest.IsZero() { // a source by change streams tells nothing
 		return nil
 	}
 	m.writes.Add(&w)

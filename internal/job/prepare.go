@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -173,7 +172,7 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--start-at: %w", err)
 	}
-	return p.beginAt(ctx, oplog.Position(at, at), nil)
+	return p.beginAt(ctx, p.source.StartAt(at), nil)
 }
 
 // untilBuilt waits for index builds of the source, which a job without an oplog would miss.

@@ -204,6 +204,9 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 }
 
 func (j *Job) load(ctx context.Context, job state.Job) error {
+	if err := j.checkCapture(&job); err != nil {
+		return err
+	}
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	j.cat.KeepRoom(job.Roomy)
 	if j.source.shards != nil {
@@ -357,7 +360,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Counters: j.counters, Store: j.store, Target: j.dst,
 		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
-		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil,
+		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil || j.source.routed(),
 		MixedSchema: schema.MakesMixedSchema(j.source.cluster.Info.Version), Job: j.copier, Passed: j.spooler.Passed,
 		Finalize: j.control.Finalize, Repairs: &j.repairs, IndexWait: j.spec.IndexWait,
 	})
@@ -365,7 +368,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 
 func (j *Job) newSpooler() *oplog.Spooler {
 	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Shared: j.spec.Oplogs, Log: j.log}
-	if j.spec.SpoolDir != "" && j.source.cluster.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {
+	if j.spec.SpoolDir != "" && j.source.cluster.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure &&
+		j.capture.by == state.CaptureOplog {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
 	return oplog.NewSpooler(j.source.cluster, o)

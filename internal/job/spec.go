@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/procstat"
@@ -25,6 +26,8 @@ type (
 	Mode       = state.Mode
 	OnExisting = state.OnExisting
 	OnConflict = deadletter.Policy
+	Capture    = state.Capture
+	Via        = origin.Via
 	Phase      = state.Phase
 
 	Plan          = precheck.Plan
@@ -36,7 +39,7 @@ type (
 	Event         = progress.Event
 )
 
-// The modes, policies and phases of a job.
+// The modes, captures, policies and phases of a job.
 const (
 	ModeAll         = state.ModeAll
 	ModeFull        = state.ModeFull
@@ -46,6 +49,14 @@ const (
 	ExistingFail  = state.ExistingFail
 	ExistingMerge = state.ExistingMerge
 	ExistingDrop  = state.ExistingDrop
+
+	CaptureAuto    = state.CaptureAuto
+	CaptureOplog   = state.CaptureOplog
+	CaptureStreams = state.CaptureStreams
+
+	ViaAuto    = origin.ViaAuto
+	ViaShards  = origin.ViaShards
+	ViaRouters = origin.ViaRouters
 
 	ConflictStop      = deadletter.Stop
 	ConflictSkip      = deadletter.Skip
@@ -137,6 +148,10 @@ type Spec struct {
 	SourceShards map[string]string
 	// TargetShards are those of a sharded target, which finalize and a comparison read.
 	TargetShards map[string]string
+	// Capture says how changes are read, Via how a sharded source is. Empty is auto: as the job began, else
+	// as rights and routes allow.
+	Capture Capture
+	Via     Via
 	// Shard are rules for the shard keys of a sharded target.
 	Shard []string
 	// Zones are rules for the zones of shards of a sharded target.

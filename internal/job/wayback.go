@@ -104,7 +104,7 @@ func (p *preparer) prepareBack(ctx context.Context, name string) error {
 	}
 	fields := bson.D{{Key: "reverses", Value: name}, {Key: "returns", Value: f.Rules}}
 	if !f.HasNames() {
-		return p.beginAt(ctx, oplog.Position(f.Position.At, f.Position.At), nil, fields...)
+		return p.beginAt(ctx, p.source.StartAt(f.Position.At), nil, fields...)
 	}
 	if p.source.shards != nil {
 		if _, err := p.source.shards.Refresh(ctx, f.Position); err != nil {
@@ -114,6 +114,9 @@ func (p *preparer) prepareBack(ctx context.Context, name string) error {
 	names := slices.Clone(f.Names)
 	for i := range names {
 		names[i].Target = p.rules.Target(names[i].NS)
+	}
+	if p.source.streamed != nil { // the stored position is one of oplogs
+		f.Position = p.source.StartAt(f.Position.At)
 	}
 	return p.beginAt(ctx, f.Position, names, fields...)
 }

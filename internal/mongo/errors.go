@@ -246,6 +246,13 @@ func NeedsRole(err error, hint string) error {
 	return WithHint(err, hint)
 }
 
+// RefusedDirectly reports a member of a sharded cluster of 8.0 or newer that refuses a command to a client that is
+// not a router.
+func RefusedDirectly(err error) bool {
+	code, message, _ := answer(err)
+	return code == CodeUnauthorized && strings.Contains(message, "connecting directly to a shard")
+}
+
 // WithHint adds a hint to err; a nil err stays nil, and "" adds nothing.
 func WithHint(err error, text string) error {
 	if err == nil || text == "" {
@@ -260,6 +267,10 @@ func (h *Hint) Unwrap() error { return h.Err }
 
 // HintOf returns the innermost hint on err, or that of the server's error code, or "".
 func HintOf(err error) (text string) {
+	if RefusedDirectly(err) { // the hints of callers name other roles
+		return "grant the role directShardOperations on admin to the user on each shard, or read through the routers " +
+			"with --via routers"
+	}
 	if err != nil && IsCode(err, codeUserWritesBlocked) {
 		text = "turn it off there: setUserWriteBlockMode with global: false; or grant this user the action " +
 			"bypassWriteBlockingMode"

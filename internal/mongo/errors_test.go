@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -159,5 +160,26 @@ func TestChecksCutShort(t *testing.T) {
 	}
 	if got := checks.why("here:1", os.ErrClosed); !errors.Is(got, os.ErrClosed) {
 		t.Error(got)
+	}
+}
+
+// TestRefusedDirectly: a shard of 8.0 that refuses a client's command gets the hint of that, whatever callers know.
+func TestRefusedDirectly(t *testing.T) {
+	const text = "You are connecting to a sharded cluster improperly by connecting directly to a shard. Please " +
+		"connect to the cluster via a router (mongos). Command: find, Namespace: shop.orders"
+	for _, refused := range []error{driver.CommandError{Code: CodeUnauthorized, Name: "Unauthorized", Message: text},
+		wire.WriteError{Code: CodeUnauthorized, Message: text}} {
+		err := WithHint(NeedsRole(fmt.Errorf("shard s0: %w", refused), "the user needs listDatabases"), "grant read")
+		hint := HintOf(err)
+		if !RefusedDirectly(err) || !strings.Contains(hint, "directShardOperations") ||
+			!strings.Contains(hint, "--via routers") {
+			t.Errorf("%v: hint %q", err, hint)
+		}
+	}
+	for _, other := range []error{nil, io.EOF, driver.CommandError{Code: CodeUnauthorized, Message: "not authorized on a"},
+		driver.CommandError{Code: CodeBadValue, Message: text}} {
+		if RefusedDirectly(other) || strings.Contains(HintOf(other), "directShardOperations") {
+			t.Errorf("%v counts as refused by a shard", other)
+		}
 	}
 }

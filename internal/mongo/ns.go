@@ -137,7 +137,44 @@ func (v Version) PreviousSeries() Version {
 }
 
 // Tested returns the oldest and newest series that millrace is tested with. An older server is refused.
-func Tested() (oldest, newest Version) { return Version{Major: 4, Minor: 2}, Version{Major: 7} }
+func Tested() (oldest, newest Version) {
+	series := testedSeries(KindReplicaSet)
+	return series[0], series[len(series)-1]
+}
+
+func testedSeries(k Kind) []Version {
+	sharded := []Version{{Major: 4, Minor: 4}, {Major: 5}, {Major: 6}}
+	if k == KindSharded {
+		return sharded
+	}
+	return slices.Concat([]Version{{Major: 4, Minor: 2}}, sharded, []Version{{Major: 7}})
+}
+
+// Evidence is what millrace's knowledge of a series of servers rests on.
+type Evidence string
+
+const (
+	// EvidenceTests: the tests of this repository ran on servers of the series.
+	EvidenceTests Evidence = "tested"
+	// EvidenceDocs: manuals and trackers were read, no test ran (docs/reference/versions.md).
+	EvidenceDocs Evidence = "known from documentation only"
+	// EvidenceNone: the series is newer than what was read.
+	EvidenceNone Evidence = "unknown"
+)
+
+// NewestRead returns the newest series whose documentation was read.
+func NewestRead() Version { return Version{Major: 9} }
+
+// Evidence returns what is known of a deployment's series.
+func (i Info) Evidence() Evidence {
+	switch series := i.Version.Series(); {
+	case slices.Contains(testedSeries(i.Kind), series):
+		return EvidenceTests
+	case NewestRead().OlderThan(series):
+		return EvidenceNone
+	}
+	return EvidenceDocs
+}
 
 // ReadAll reads all documents of a command's cursor. The returned function takes the command's results, and wraps
 // an error as Wrap does: ReadAll[bson.Raw](ctx, "list jobs")(coll.Find(ctx, filter)).

@@ -48,6 +48,9 @@ func (c *Sharded) Positions(ctx context.Context) (mongo.Positions, error) {
 	return p, err
 }
 
+// Recent returns the positions.
+func (c *Sharded) Recent(ctx context.Context) (mongo.Positions, error) { return c.Positions(ctx) }
+
 // Reached waits until every shard has committed all up to a position and passed it: later writes
 // have later ones.
 func (c *Sharded) Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error) {

@@ -1,6 +1,6 @@
-// Package origin is the source of a job, whatever its shape: a replica set or the shards of a
-// cluster. It returns the catalog as of a position, the changes from there, single documents, and
-// which shard of a cluster owns what.
+// Package origin is the source of a job, whatever its shape: a replica set, the shards of a cluster, or
+// any deployment by change streams. It returns the catalog as of a position, the changes from there,
+// single documents, and which shard of a cluster owns what.
 package origin
 
 import (
@@ -20,10 +20,11 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Set is a replica set, or a standalone, which has no changes. Spool may have some of them.
+// Set is a replica set, or a standalone, which has no changes. Spool may have some of them. Shared may be nil.
 type Set struct {
 	*mongo.Cluster
-	Spool *oplog.Spooler
+	Spool  *oplog.Spooler
+	Shared *oplog.Shared
 }
 
 // Snapshot lists the catalog as of a position to follow from.
@@ -38,12 +39,20 @@ func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) st
 	return oplog.New(s.Cluster, o)
 }
 
+// StartAt returns the position of a consumer that has applied everything up to at.
+func (s Set) StartAt(at mongo.OpTime) stream.Position { return oplog.Position(at, at) }
+
 // ReadFrom returns the first change needed from a position on.
 func (s Set) ReadFrom(p stream.Position) (mongo.OpTime, error) { return oplog.ReadFrom(p) }
 
 // Window reads what the oplog holds.
 func (s Set) Window(ctx context.Context) (oplog.Window, error) {
-	return oplog.ReadWindow(ctx, s.Cluster)
+	return s.Shared.Window(ctx, s.Cluster)
+}
+
+// Recent returns the positions of at most a second ago.
+func (s Set) Recent(ctx context.Context) (mongo.Positions, error) {
+	return s.Shared.Positions(ctx, s.Cluster)
 }
 
 // ListOne finds a collection by its UUID, as schema.ListOne does.
@@ -167,6 +176,9 @@ func known(names []schema.Name) (there []shards.Collection) {
 	}
 	return there
 }
+
+// StartAt returns the position of a consumer that has applied everything up to at.
+func (c *Sharded) StartAt(at mongo.OpTime) stream.Position { return oplog.Position(at, at) }
 
 // ReadFrom returns the first change of any shard that is needed from a position on.
 func (c *Sharded) ReadFrom(p stream.Position) (mongo.OpTime, error) { return shards.ReadFrom(p) }

@@ -20,9 +20,20 @@ import (
 // Source says how collections are to be sharded.
 type Source struct {
 	Cluster *mongo.Cluster
-	Shards  *origin.Sharded // behind Cluster, if it is a router
+	Shards  *origin.Sharded // behind Cluster, if it is a router; nil if they are not read directly
 	Rules   Rules
 	Zones   ZoneRules
+}
+
+func (s *Source) sharded() bool {
+	return s.Shards != nil || s.Cluster != nil && s.Cluster.Info.Kind == mongo.KindSharded
+}
+
+func (s *Source) version() mongo.Version {
+	if s.Shards != nil {
+		return s.Shards.Cluster().Shards[0].Info.Version
+	}
+	return s.Cluster.Info.Version
 }
 
 // Kept are the zones of a collection that no rule leaves out.
@@ -77,13 +88,13 @@ func (s *Source) Desired(ctx context.Context, coll schema.Collection) (w Desired
 
 // table is that of a sharded collection of the source, nil for any other.
 func (s *Source) table(ctx context.Context, coll schema.Collection) (*ownership.Table, error) {
-	if s.Shards == nil || coll.Type == schema.TypeView || len(coll.UUID.Data) == 0 {
+	if !s.sharded() || coll.Type == schema.TypeView || len(coll.UUID.Data) == 0 {
 		return nil, nil
 	}
 	if err := s.settled(ctx, coll.NS); err != nil {
 		return nil, err
 	}
-	t, err := s.Shards.Table(ctx, coll.UUID)
+	t, err := ownership.ReadTable(ctx, s.Cluster, s.version(), coll.UUID)
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return nil, nil
 	}
@@ -95,16 +106,8 @@ func (s *Source) table(ctx context.Context, coll schema.Collection) (*ownership.
 func (s *Source) settled(ctx context.Context, ns string) error {
 	const pause, most = 20 * time.Millisecond, 10 * time.Second
 	for began := time.Now(); time.Since(began) < most; {
-		of := s.Shards.Cluster()
-		busy := make([]bool, len(of.Shards))
-		err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
-			c := of.Shards[i].Cluster
-			if busy[i], err = coordinates(ctx, c, ns); mongo.IsCode(err, mongo.CodeUnauthorized) {
-				busy[i], err = operates(ctx, c, ns)
-			}
-			return err
-		})
-		if err != nil || !slices.Contains(busy, true) {
+		busy, err := s.sharding(ctx, ns)
+		if err != nil || !busy {
 			return mongo.Wrap(err, "read whether %s is being sharded", ns)
 		}
 		if err := pace.Pause(ctx, pause); err != nil {
@@ -112,6 +115,23 @@ func (s *Source) settled(ctx context.Context, ns string) error {
 		}
 	}
 	return nil
+}
+
+// sharding reports that a collection is being sharded.
+func (s *Source) sharding(ctx context.Context, ns string) (bool, error) {
+	if s.Shards == nil {
+		return operates(ctx, s.Cluster, ns)
+	}
+	of := s.Shards.Cluster()
+	busy := make([]bool, len(of.Shards))
+	err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
+		c := of.Shards[i].Cluster
+		if busy[i], err = coordinates(ctx, c, ns); mongo.IsCode(err, mongo.CodeUnauthorized) {
+			busy[i], err = operates(ctx, c, ns)
+		}
+		return err
+	})
+	return slices.Contains(busy, true), err
 }
 
 // coordinates reports that a shard is sharding a collection. The role clusterMonitor may not read that.

@@ -333,7 +333,7 @@ type rezoning struct {
 
 // rezonings are the job's collections with the source's shard key.
 func (p *Placer) rezonings(ctx context.Context, pairs []Pair) (all []rezoning, err error) {
-	if p.o.Source == nil || p.o.Source.Shards == nil {
+	if p.o.Source == nil || !p.o.Source.sharded() {
 		return nil, nil
 	}
 	notes, err := p.notes(ctx)

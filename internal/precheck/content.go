@@ -21,8 +21,11 @@ func (p content) collections(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var lacks []string
+	var lacks, viewless []string
 	for _, c := range colls {
+		if c.Type == schema.TypeTimeSeries && len(c.UUID.Data) == 0 {
+			viewless = append(viewless, c.NS)
+		}
 		lacks = append(lacks, schema.Unsupported(c, p.Target.Info.Version)...)
 		p.plan.Collections = append(p.plan.Collections, Collection{
 			Source: c.NS, Target: p.Rules.Target(c.NS), Type: c.Type, Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
@@ -31,6 +34,11 @@ func (p content) collections(ctx context.Context) error {
 	if len(lacks) > 0 {
 		p.add(Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks),
 			some(lacks, "; "))
+	}
+	if len(viewless) > 0 {
+		p.add(Fail, "features", "exclude them, and copy them by other means",
+			"%d time series of the source have no system.buckets collection, as from MongoDB 8.3 on: %s", len(viewless),
+			some(viewless, ", "))
 	}
 	if err := schema.CheckRules(colls, p.Rules); err != nil {
 		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
@@ -43,6 +51,10 @@ func (p content) collections(ctx context.Context) error {
 func (p content) building(ctx context.Context, colls []schema.Collection) error {
 	if p.Shards != nil { // each shard builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
+		if mongo.RefusedDirectly(err) {
+			p.add(Fail, "shards", mongo.HintOf(err), "%s", mongo.Brief(err))
+			return nil
+		}
 		if mongo.IsCode(err, mongo.CodeUnauthorized) { // the check of privileges names what is missing
 			of, err = nil, nil
 		}

@@ -60,6 +60,34 @@ func TestBuildHint(t *testing.T) {
 	}
 }
 
+// TestSeriesWithoutBuckets: time series in the form of 8.3 and newer are refused on either side, by name.
+func TestSeriesWithoutBuckets(t *testing.T) {
+	with, without := coll(t, "a.s", `{"timeseries":{"timeField":"t"}}`), coll(t, "a.t", `{"timeseries":{"timeField":"t"}}`)
+	with.Type, without.Type = schema.TypeTimeSeries, schema.TypeTimeSeries
+	with.UUID = bson.Binary{Subtype: 4, Data: make([]byte, 16)}
+	for _, c := range []struct {
+		target mongo.Version
+		colls  []schema.Collection
+		want   []string
+	}{
+		{mongo.Version{Major: 8}, []schema.Collection{with}, nil},
+		{mongo.Version{Major: 8}, []schema.Collection{with, without},
+			[]string{"fail features: 1 time series of the source have no system.buckets collection, as from MongoDB 8.3 on: " +
+				"a.t"}},
+		{mongo.Version{Major: 8, Minor: 3}, []schema.Collection{with},
+			[]string{"fail features: the target cannot hold 1 things: a.s: a time-series collection: version 8.3 and newer"}},
+		{mongo.Version{Major: 9}, []schema.Collection{coll(t, "a.c", `{}`)}, nil},
+	} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t, transform.Config{})
+		p.Target.Info.Version = c.target
+		p.has(c.colls...)
+		if err := (content{p}).collections(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, p.lines(Fail), c.want...)
+	}
+}
+
 // TestOmissions: what cannot be copied is listed, up to a bound.
 func TestOmissions(t *testing.T) {
 	p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)

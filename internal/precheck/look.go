@@ -248,8 +248,8 @@ func (p sides) deployments() {
 	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(4, 4):
 		p.add(Fail, "source", "upgrade it to 4.4 or later",
 			"a sharded cluster of MongoDB %s is not supported as a source", src.Version)
-	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental && !reverses:
-		p.add(Fail, "source", "use --mode all, or start where a job was finalized, with --start-at job:NAME",
+	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental && !reverses && p.Streamed == nil:
+		p.add(Fail, "source", "use --mode all, start where a job was finalized, with --start-at job:NAME, or use --via routers",
 			"incremental mode cannot start at a time of a sharded cluster: each shard has a position of its own")
 	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
 		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it",
@@ -315,21 +315,25 @@ func (p sides) shards() {
 const (
 	checkVersions = "versions"
 	checkFCV      = "feature compatibility"
+	// triedFirst is the remedy for servers that no test ran on.
+	triedFirst = "see docs/reference/versions.md, try it with a copy of the data first, and compare with millrace verify"
 )
 
 func (p sides) versions() {
 	src, dst := p.Source.Info, p.Target.Info
-	oldest, newest := mongo.Tested()
-	for i, v := range []mongo.Version{src.Version, dst.Version} {
-		name := []string{"source", "target"}[i] + " version"
+	oldest, _ := mongo.Tested()
+	for i, side := range []mongo.Info{src, dst} {
+		name, v := []string{"source", "target"}[i]+" version", side.Version
 		switch {
 		case v.OlderThan(oldest):
 			p.add(Fail, name, fmt.Sprintf("upgrade it to %d.%d or newer", oldest.Major, oldest.Minor),
 				"MongoDB %s is older than %d.%d", v, oldest.Major, oldest.Minor)
-		case newest.OlderThan(v.Series()):
-			p.add(Warn, name, "try it with a copy of the data first, and compare with millrace verify",
-				"MongoDB %s is untested: the newest tested series is %d.%d", v, newest.Major,
-				newest.Minor)
+		case side.Evidence() == mongo.EvidenceDocs:
+			p.add(Warn, name, triedFirst, "%s of MongoDB %s is known from documentation only: no test ran on one", side.Kind, v)
+		case side.Evidence() == mongo.EvidenceNone:
+			read := mongo.NewestRead()
+			p.add(Warn, name, triedFirst, "MongoDB %s is unknown: the newest series whose documentation was read is %d.%d", v,
+				read.Major, read.Minor)
 		}
 	}
 	older := dst.Version.OlderThan(src.Version)

@@ -121,7 +121,7 @@ type Plan struct {
 	ResumePhase state.Phase `json:"resumePhase,omitempty"`
 	Mode        state.Mode  `json:"mode"`
 	Source      string      `json:"source"`
-	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
+	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, MongoDB 6.0.5 (tested), FCV 6.0"
 	Target      string      `json:"target"`
 	TargetInfo  string      `json:"targetInfo"`
 	// Finalized is when the job was finalized, TargetPosition the target's position then: nothing is left to do.
@@ -163,7 +163,9 @@ func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
 type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
-	Shards         *origin.Sharded // behind Source, if it is a router
+	Shards         *origin.Sharded  // behind Source, if it is a router that is not read alone
+	Streamed       *origin.Streamed // the source by change streams; nil if oplogs are read
+	Capture        Capture
 	Rules          *transform.Set
 	Keys           *transform.Keys // by which the rules mask
 	Store          state.Store     // what is stored of the job
@@ -224,6 +226,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 		return nil, err
 	}
 	of.deployments()
+	capturing{p}.possible()
 	of.versions()
 	if p.ends() {
 		return p.plan, nil
@@ -269,8 +272,8 @@ func (p *planner) ends() bool {
 func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
-		in.resume, returning{p}.wayBack, in.givenShards, in.history, in.rivals, of.collections, of.omissions, by.filters,
-		by.names, by.cases, sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
+		in.resume, returning{p}.wayBack, in.givenShards, in.history, in.rivals, of.collections, of.omissions,
+		capturing{p}.reports, by.filters, by.names, by.cases, sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
 	}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
@@ -283,7 +286,7 @@ func describe(i mongo.Info) string {
 	if i.SetName != "" {
 		s += " " + i.SetName
 	}
-	s += ", MongoDB " + i.Version.String()
+	s += fmt.Sprintf(", MongoDB %s (%s)", i.Version, i.Evidence())
 	if i.FCV != "" {
 		s += ", FCV " + i.FCV
 	}

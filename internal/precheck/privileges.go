@@ -36,6 +36,9 @@ const (
 	makeSystemJSActions = "find createCollection listIndexes collStats"
 )
 
+// directAction is the action of the role directShardOperations, without which shards from 8.0 on refuse users.
+const directAction = "issueDirectShardOperations"
+
 // A sharded target's routers are asked where collections are. Sharded collections are placed, and
 // kept from the balancer.
 const (
@@ -52,7 +55,8 @@ func (p access) privileges(context.Context) error {
 	}
 	if p.Shards != nil {
 		for i, s := range p.Shards.Cluster().Shards {
-			if err := p.report("shard "+s.Name, p.seen.shardGrants[i], p.shardNeeds); err != nil {
+			look := func(now, later *needs) { p.shardNeeds(s.Info.Version, now, later) }
+			if err := p.report("shard "+s.Name, p.seen.shardGrants[i], look); err != nil {
 				return err
 			}
 		}
@@ -69,6 +73,8 @@ func (p access) privileges(context.Context) error {
 func (p access) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
 	switch {
+	case strings.HasPrefix(side, "shard "):
+		roles = "readAnyDatabase, clusterMonitor and, from MongoDB 8.0 on, directShardOperations"
 	case side == "source" && p.Users:
 		roles = "readAnyDatabase, clusterMonitor and backup"
 	case side == "target" && p.Target.Info.Kind == mongo.KindSharded && p.Users:
@@ -90,7 +96,7 @@ func (p access) sourceNeeds(now, later *needs) {
 	// Without listDatabases the server silently leaves out databases that the user may not read.
 	// Collections are copied by UUID.
 	actions := "useUUID listDatabases"
-	if only {
+	if only || p.Streamed != nil && p.Source.Info.Kind == mongo.KindSharded { // routers know no UUIDs
 		actions = "listDatabases"
 	}
 	now.on(onCluster, actions)
@@ -103,8 +109,11 @@ func (p access) sourceNeeds(now, later *needs) {
 		if p.Target.Info.Kind == mongo.KindSharded {
 			now.on("config.tags", "find")
 		}
-	case p.Source.Info.Kind == mongo.KindReplicaSet && !only:
+	case p.Source.Info.Kind == mongo.KindReplicaSet && !only && p.Streamed == nil:
 		now.on("local.oplog.rs", "find")
+	}
+	if p.Streamed != nil && !only { // one stream of all databases
+		now.on(anyDB+"."+probe, "changeStream find")
 	}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
@@ -145,7 +154,10 @@ func (p access) configNeeds(now, _ *needs) {
 }
 
 // shardNeeds are those on each shard of a sharded source, for its documents and oplog.
-func (p access) shardNeeds(now, later *needs) {
+func (p access) shardNeeds(v mongo.Version, now, later *needs) {
+	if v.AtLeast(8, 0) {
+		now.also(onCluster, directAction)
+	}
 	only := p.Mode == state.ModeStructure // no documents are copied
 	if !only {
 		now.on(onCluster, "useUUID")
@@ -274,7 +286,10 @@ func (p access) unauthorized(err error) {
 	}
 	text, _, _ := strings.Cut(err.Error(), " to execute command")
 	hint := p.rolesHint(side)
-	if strings.Contains(text, "requires authentication") {
+	switch {
+	case mongo.RefusedDirectly(err):
+		hint = mongo.HintOf(err)
+	case strings.Contains(text, "requires authentication"):
 		hint = "write user and password into --" + side + ": its connection string names no user"
 	}
 	p.add(Fail, side+" privileges", hint, "%s", text)
@@ -311,7 +326,8 @@ func (n *needs) text() string {
 	return text
 }
 
-const probe = "millrace-probe"
+// probe and anyDB are a collection and a database that no privilege names.
+const probe, anyDB = "millrace-probe", "millrace-any"
 
 func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
@@ -76,14 +77,23 @@ func TestSourceNeeds(t *testing.T) {
 // TestShardNeeds: documents and oplogs of a sharded source are read at its shards.
 func TestShardNeeds(t *testing.T) {
 	p := copying(mongo.KindSharded, mongo.KindReplicaSet)
-	now, later := asked(access{p}.shardNeeds)
+	of := func(v mongo.Version) func(now, later *needs) {
+		return func(now, later *needs) { access{p}.shardNeeds(v, now, later) }
+	}
+	now, later := asked(of(mongo.Version{Major: 7}))
 	expect(t, now, "useUUID on the cluster", "find on local.oplog.rs", "find on config.transactions",
 		"listIndexes, collStats, find on a.b", "listIndexes, collStats, find on a.system.js",
 		"listIndexes, collStats, find on a.system.buckets.t")
 	expect(t, later, "listIndexes, collStats, find on a.millrace-probe")
+	for _, v := range []mongo.Version{{Major: 8}, {Major: 9, Minor: 1}} {
+		now, _ = asked(of(v))
+		expect(t, now[:2], "issueDirectShardOperations on the cluster", "useUUID on the cluster")
+	}
 	p.Mode = state.ModeStructure
-	now, later = asked(access{p}.shardNeeds)
+	now, later = asked(of(mongo.Version{Major: 6}))
 	expect(t, append(now, later...), "find on a.b") // to sample its keys
+	now, later = asked(of(mongo.Version{Major: 8}))
+	expect(t, append(now, later...), "issueDirectShardOperations on the cluster", "find on a.b")
 	now, _ = asked(access{p}.configNeeds)
 	expect(t, now, "find on local.oplog.rs", "find on config.databases", "find on config.collections",
 		"find on config.chunks", "find on config.changelog")
@@ -189,6 +199,14 @@ func TestUnauthorized(t *testing.T) {
 	access{p}.unauthorized(errors.New("load job j: (Unauthorized) command find requires authentication"))
 	if hint := p.plan.Checks[0].Hint; !strings.Contains(hint, "names no user") {
 		t.Errorf("without a user: %s", hint)
+	}
+	p.plan.Checks = nil
+	access{p}.unauthorized(driver.CommandError{Code: mongo.CodeUnauthorized, Name: "Unauthorized",
+		Message: "You are connecting to a sharded cluster improperly by connecting directly to a shard. Please connect to " +
+			"the cluster via a router (mongos). Command: listDatabases, Namespace: admin"})
+	if hint := p.plan.Checks[0].Hint; !strings.Contains(hint, "directShardOperations") ||
+		!strings.Contains(hint, "--via routers") {
+		t.Errorf("refused by a shard: %s", hint)
 	}
 	for side, roles := range map[string]string{"source": "readAnyDatabase and clusterMonitor",
 		"shard s0": "readAnyDatabase"} {

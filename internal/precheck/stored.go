@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,10 @@ func (p stored) resume(context.Context) error {
 	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart",
 			"job %s started with --mode %s and continues only with it", p.Job, job.Mode)
+	case cmp.Or(job.Capture, state.CaptureOplog) != cmp.Or(p.Capture.By, state.CaptureOplog):
+		p.add(Fail, checkCapture, "use the same --capture and --via, another --job, or --restart",
+			"job %s began with --capture %s, and its positions are none of --capture %s", p.Job,
+			cmp.Or(job.Capture, state.CaptureOplog), p.Capture.By)
 	case job.Rules != p.Rules.String():
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and "+
 			"--history, another --job, or --restart", "job %s started with other rules", p.Job)

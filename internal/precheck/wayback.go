@@ -34,6 +34,11 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		p.add(Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
 		return nil
 	}
+	if p.Streamed != nil && window.Oldest.IsZero() {
+		p.add(Warn, "oplog", "keep the source's oplog long enough for the copy (replSetResizeOplog)",
+			"how far back the source's change streams reach is unknown: the user may not read it, or routers do not tell")
+		return nil
+	}
 	need, err := p.ReadFrom(p.job.ResumeAt())
 	if err != nil {
 		return err
@@ -41,8 +46,11 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	if need.IsZero() && p.Mode == state.ModeIncremental {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
-	if !p.from.At.IsZero() {
-		if need, err = p.ReadFrom(p.from); err != nil {
+	if from := p.from; !from.At.IsZero() {
+		if p.Streamed != nil {
+			from.Mark = "" // the way back is stored for oplogs
+		}
+		if need, err = p.ReadFrom(from); err != nil {
 			return err
 		}
 	}
@@ -110,7 +118,7 @@ func (p changes) spool(context.Context) error {
 
 // spools reports whether the job may still write to the spool.
 func (p changes) spools() bool {
-	return p.Source.Info.Kind == mongo.KindReplicaSet && p.Mode != state.ModeIncremental && p.WarnWindow > 0 &&
+	return p.Source.Info.Kind == mongo.KindReplicaSet && p.Streamed == nil && p.Mode != state.ModeIncremental && p.WarnWindow > 0 &&
 		!(p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing,
 			state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase))
 }

@@ -112,10 +112,13 @@ func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, 
 // save stores records durably, and deletes those with nothing left to defer. An expiry that the
 // target had before is kept, and becomes the one to restore.
 func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
+	if none, err := d.nothing(ctx, settings); none || err != nil {
+		return err
+	}
 	var updates, deletes []bson.D
 	for _, s := range settings {
 		filter := bson.D{{Key: "_id", Value: s.DeferredID}}
-		if !s.Unbuilt && s.Expire == nil && !s.Absent {
+		if s.plain() {
 			updates = append(updates, bson.D{{Key: "q", Value: append(filter[:1:1], had(true))}, {Key: "u", Value: standIn()}})
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
@@ -142,6 +145,22 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 		return fmt.Errorf("record what is deferred of %s: %w", settings[0].NS, err)
 	}
 	return nil
+}
+
+// plain reports that there is nothing to defer.
+func (x *Deferred) plain() bool { return !x.Unbuilt && x.Expire == nil && !x.Absent }
+
+// nothing reports that there is nothing to store and nothing to delete, as for most indexes. A read is cheaper than
+// two majority writes for each of thousands of collections.
+func (d *deferrals) nothing(ctx context.Context, settings []Deferred) (bool, error) {
+	ids := make(bson.A, len(settings))
+	for i := range settings {
+		if ids[i] = settings[i].DeferredID; !settings[i].plain() {
+			return false, nil
+		}
+	}
+	found, err := readDeferred(ctx, d.c, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}})
+	return len(found) == 0, err
 }
 
 // standIn makes the expiry that the target had the one to restore.

@@ -28,15 +28,23 @@ type Scope struct {
 	// Readable is content with the databases that the user may read. Else it is an error if he may
 	// not list all.
 	Readable bool
-	// NamesOnly has a snapshot leave out indexes and sizes.
+	// NamesOnly leaves out indexes and sizes.
 	NamesOnly bool
 }
 
 // List reads the collections, time-series collections and views in scope from the primary, with
-// indexes and the server's estimates of sizes. A view comes after what it reads.
+// indexes and the server's estimates of sizes unless the scope wants only names. A view comes after what it
+// reads.
 //
 // It is no snapshot: a concurrent schema change may show in part. See TakeSnapshot.
 func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
+	if scope.NamesOnly {
+		colls, err := listNames(ctx, c, scope)
+		if err != nil {
+			return nil, err
+		}
+		return inOrder(colls)
+	}
 	colls, err := list(ctx, c, scope)
 	if err != nil {
 		return nil, err
@@ -124,7 +132,7 @@ func Databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, 
 		cmd = append(cmd, bson.E{Key: "authorizedDatabases", Value: false})
 	}
 	raw, err := c.Command(ctx, "admin", cmd)
-	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+	if mongo.IsCode(err, mongo.CodeUnauthorized) && !mongo.RefusedDirectly(err) {
 		err = fmt.Errorf("the user lacks listDatabases on the cluster: %w", err)
 	}
 	if err != nil {

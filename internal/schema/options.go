@@ -149,6 +149,8 @@ func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bso
 		case "uuid", "idIndex", "autoIndexId", "temp", "create", "flags", "usePowerOf2Sizes", "$nExtents",
 			"safe", "w", "writeConcern", "lsid", "$db", "$clusterTime":
 			return leftOut(), nil
+		case "recordIdsReplicated": // by which a server's members name documents alike
+			return leftOut(), nil
 		case expiry.Option:
 			expire = &value
 			return leftOut(), nil
@@ -225,6 +227,10 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 		}
 	}
 	need(coll.Type == TypeTimeSeries, 5, 0, "a time-series collection")
+	if coll.Type == TypeTimeSeries && v.AtLeast(8, 3) {
+		out = append(out, coll.NS+": a time-series collection: version 8.3 and newer have no system.buckets collection to "+
+			"write its buckets to")
+	}
 	need(coll.Type == TypeCollection && has(coll.Options, "clusteredIndex"), 5, 3, "a clustered collection")
 	need(truthyField(coll.Options, "changeStreamPreAndPostImages", "enabled"), 6, 0, "changeStreamPreAndPostImages")
 	need(truthyField(coll.Options, "recordPreImages"), 4, 4, "recordPreImages")

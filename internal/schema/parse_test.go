@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -43,6 +44,27 @@ func TestUnsupported(t *testing.T) {
 		if got := Unsupported(coll, v); len(got) != want {
 			t.Errorf("%v: %v", v, got)
 		}
+	}
+}
+
+// TestRecordIDsOfTheSource: whether a source replicates record ids is nothing that a target gets, or differs in.
+func TestRecordIDsOfTheSource(t *testing.T) {
+	coll := Collection{NS: "d.c", Type: TypeCollection,
+		Options: js(t, `{"recordIdsReplicated":true,"capped":true,"size":4096}`)}
+	for _, v := range []mongo.Version{{Major: 4, Minor: 2}, {Major: 7}, {Major: 9}} {
+		out, _, err := createOptions(coll.Options, v)
+		if err != nil || has(out, "recordIdsReplicated") || !has(out, "capped") {
+			t.Errorf("%v: %s, %v", v, out, err)
+		}
+	}
+	with, err := comparableOptions(coll, DiffOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	coll.Options = js(t, `{"capped":true,"size":4096}`)
+	without, err := comparableOptions(coll, DiffOptions{})
+	if err != nil || !maps.Equal(with, without) {
+		t.Errorf("%v, without it %v, %v", with, without, err)
 	}
 }
 

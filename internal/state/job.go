@@ -34,6 +34,8 @@ type Job struct {
 	Mode      Mode          `bson:"mode"`
 	// Keys identifies the keys by which the rules mask (transform.Keys.Seal).
 	Keys string `bson:"keys"`
+	// Capture is how the job reads changes. Earlier versions, which read oplogs, have stored none.
+	Capture Capture `bson:"capture,omitempty"`
 	// OnExisting is the initial policy for the target's collections.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
 	// Users are the users and roles that the job has written.
@@ -159,6 +161,15 @@ const (
 
 // EndsByItself reports a mode whose job nobody has to finalize.
 func (m Mode) EndsByItself() bool { return m == ModeFull || m == ModeStructure }
+
+// Capture says how the changes of a source are read.
+type Capture string
+
+const (
+	CaptureAuto    Capture = "auto"           // oplogs if rights and routes allow it, else change streams
+	CaptureOplog   Capture = "oplog"          // of a replica set, or of each shard
+	CaptureStreams Capture = "change-streams" // of the deployment
+)
 
 // OnExisting says what to do with target collections that exist already.
 type OnExisting string

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
@@ -51,33 +52,49 @@ type Set map[string]entry
 // Names returns the ids, sorted: "role shop.reader", "user shop.ada".
 func (s Set) Names() []string { return slices.Sorted(maps.Keys(s)) }
 
-// Read reads the users and roles of the databases that rules choose. Those of admin and $external count as chosen
-// unless the rules include only some databases. The user needs find on both collections, which backup grants.
+// Read reads the users and roles of the databases that rules choose, with every change that was acknowledged before.
+// Those of admin and $external count as chosen unless the rules include only some databases. The user needs find on
+// both collections, which backup grants.
 func Read(ctx context.Context, c *mongo.Cluster, rules *transform.Set) (Set, error) {
 	all := Set{}
-	admin := c.Client.Database("admin", options.Database().SetReadPreference(readpref.Primary()).
-		SetReadConcern(readconcern.Majority()))
-	for _, k := range kinds() {
-		cur, err := admin.Collection(k.collection).Find(ctx, bson.D{})
-		if err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("cannot read admin.%s: %w", k.collection, err),
-				"grant the user the role backup, and that of the target restore, too")
+	// Servers acknowledge a change before a majority read sees it, so the session reads after it.
+	causal := options.Session().SetCausalConsistency(true)
+	err := c.Client.UseSessionWithOptions(ctx, causal, func(ctx context.Context) error {
+		admin := c.Client.Database("admin", options.Database().SetReadPreference(readpref.Primary()).
+			SetReadConcern(readconcern.Majority()))
+		if err := admin.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Err(); err != nil {
+			return err
 		}
-		for cur.Next(ctx) {
-			if err := all.add(k, cur.Current, rules); err != nil {
-				_ = cur.Close(ctx)
-				return nil, err
+		for _, k := range kinds() {
+			if err := all.read(ctx, admin, k, rules); err != nil {
+				return err
 			}
 		}
-		if err := cur.Err(); err != nil {
-			return nil, fmt.Errorf("cannot read admin.%s: %w", k.collection, err)
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	if len(all) > Most {
 		return nil, mongo.WithHint(fmt.Errorf("cannot copy %d users and roles: the limit is %d", len(all), Most),
 			"leave --users out, and copy them with mongodump --dumpDbUsersAndRoles and mongorestore")
 	}
 	return all, nil
+}
+
+func (s Set) read(ctx context.Context, admin *driver.Database, k kind, rules *transform.Set) error {
+	cur, err := admin.Collection(k.collection).Find(ctx, bson.D{})
+	if err != nil {
+		return mongo.WithHint(fmt.Errorf("cannot read admin.%s: %w", k.collection, err),
+			"grant the user the role backup, and that of the target restore, too")
+	}
+	defer func() { _ = cur.Close(ctx) }()
+	for cur.Next(ctx) {
+		if err := s.add(k, cur.Current, rules); err != nil {
+			return err
+		}
+	}
+	return mongo.Wrap(cur.Err(), "cannot read admin.%s", k.collection)
 }
 
 func (s Set) add(k kind, raw bson.Raw, rules *transform.Set) error {

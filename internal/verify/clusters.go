@@ -210,12 +210,15 @@ func (e *Engine) seen(ctx context.Context, look func() error) error {
 // in the same databases, or in databases that the rules name. others are databases that are left
 // out. The comparison of the catalogs handles views.
 func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, others []string, err error) {
-	ofSource, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
+	// The indexes say what expires.
+	ofSource, err := schema.List(ctx, e.clusters[source],
+		schema.Scope{NS: rules.Match, DB: rules.MatchDB, NamesOnly: !rules.SkipsAny(changes.OpTTL)})
 	if err != nil {
 		return nil, nil, err
 	}
 	own := schema.OwnDatabases(ofSource, rules)
 	ofTarget, err := schema.List(ctx, e.clusters[target], schema.Scope{
+		NamesOnly: true,
 		DB: func(db string) bool {
 			if !own(db) && rules.MatchTargetDB(db) {
 				others = append(others, db)

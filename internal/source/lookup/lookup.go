@@ -10,6 +10,8 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
@@ -102,10 +104,7 @@ func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 	if err != nil {
 		return nil, err
 	}
-	a := answer{of: of, docs: make([]bson.Raw, len(q.IDs)), where: map[string]int{}}
-	for i, id := range q.IDs {
-		a.where[delta.KeyOf(bsonraw.FromRaw(id))] = i
-	}
+	a := newAnswer(of, &q)
 	for {
 		b, err := cur.Next(ctx)
 		if err != nil {
@@ -114,11 +113,35 @@ func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 		if err := b.Each(a.take); err != nil || b.Done {
 			return a.docs, err
 		}
-		if q.Most > 0 && a.bytes > q.Most && len(q.IDs) > 1 {
+		if a.exceeds(&q) {
 			cur.Close(ctx)
 			return nil, ErrTooMuch
 		}
 	}
+}
+
+// FindByClient is Find with the cluster's client, through any of several routers. Then the client's cluster
+// time is not before what it has returned, whichever router answers next.
+func FindByClient(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {
+	if q.Exact {
+		return nil, ErrForgotten
+	}
+	cur, err := cluster.Client.Database(of.DB).RunCommandCursor(ctx, q.find(of),
+		options.RunCmd().SetReadPreference(readpref.Primary()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	a := newAnswer(of, &q)
+	for cur.Next(ctx) {
+		if err := a.take(cur.Current); err != nil {
+			return nil, err
+		}
+		if a.exceeds(&q) {
+			return nil, ErrTooMuch
+		}
+	}
+	return a.docs, cur.Err()
 }
 
 type answer struct {
@@ -127,6 +150,16 @@ type answer struct {
 	where map[string]int // by the _ids' keys
 	bytes int
 }
+
+func newAnswer(of Collection, q *Question) *answer {
+	a := &answer{of: of, docs: make([]bson.Raw, len(q.IDs)), where: map[string]int{}}
+	for i, id := range q.IDs {
+		a.where[delta.KeyOf(bsonraw.FromRaw(id))] = i
+	}
+	return a
+}
+
+func (a *answer) exceeds(q *Question) bool { return q.Most > 0 && a.bytes > q.Most && len(q.IDs) > 1 }
 
 func (a *answer) take(doc []byte) error {
 	i, ok := a.where[delta.KeyOf(bsonraw.IDOf(doc))]

@@ -109,15 +109,18 @@ func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 		}
 	}
 	switch string(e.op) {
-	case "n":
-		return nil // keeps the position moving; also pre- and post-images of retryable writes
+	case "i", "u", "d":
+		if !live {
+			return nil
+		}
+		return a.add(e, e.at)
 	case "c":
-		return a.command(ctx, e, live)
+		return a.entryCommand(ctx, e, live)
 	}
 	if !live {
 		return nil
 	}
-	return a.add(e, e.at)
+	return withoutEffect(e.op)
 }
 
 // judge decides about a filter. A rename between databases needs the entries of all collections.
@@ -139,7 +142,7 @@ func (a *assembler) judge(e *entry, bytes int) error {
 	return nil
 }
 
-func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
+func (a *assembler) entryCommand(ctx context.Context, e *entry, live bool) error {
 	c, err := parseCommand(e.o)
 	if err != nil {
 		return err
@@ -158,8 +161,9 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		if !c.sent && e.txn.lsid == nil {
 			a.wall = e.wall
 		}
+		a.migrated = e.fromMigrate && a.skipMigrated
 		err := a.applyOps(ctx, c.ops, e.at)
-		a.byUser, a.wall = false, 0
+		a.byUser, a.wall, a.migrated = false, 0, false
 		return err
 	case "commitTransaction":
 		if e.prev.IsZero() {
@@ -294,7 +298,7 @@ func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) e
 
 func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	info := a.ns.lookup(e.ns)
-	if info.kind == nsSkip {
+	if info.kind == nsSkip && string(e.op) != "c" {
 		return nil
 	}
 	ev := stream.Event{At: at, Txn: a.txn} // made here and copied at once: cheaper than field by field in the heap

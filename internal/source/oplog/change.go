@@ -49,7 +49,9 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 
 func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	switch string(cmd.Name) {
-	case "startIndexBuild", "abortIndexBuild", "dbCheck":
+	case "startIndexBuild", "abortIndexBuild", "dbCheck", "commitTransaction", "abortTransaction":
+		return nil, nil
+	case "setMultikeyMetadata", "dropIdent": // of the source's own tables, from 9.0 on (decision 42)
 		return nil, nil
 	case "dropDatabase":
 		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: db}, nil
@@ -58,7 +60,7 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 	}
 	coll := str(cmd)
 	if coll == "" {
-		return nil, unknownCommand()
+		return nil, unknown("command")
 	}
 	ch := &stream.Change{NS: db + "." + coll}
 	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
@@ -85,8 +87,16 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 		ch.Indexes, err = droppedIndexes(field(o, "index"))
 	case "collMod":
 		ch.Kind, ch.Options = stream.ChangeCollMod, without(o, "collMod")
+	case viewlessSeries:
+		ch.Kind = stream.ChangeCollMod
+		return nil, withoutBuckets(ch, "setFeatureCompatibilityVersion converts it to the form without system.buckets, or "+
+			"back (upgradeDowngradeViewlessTimeseries)")
 	default:
-		return nil, unknownCommand()
+		return nil, unknown("command")
+	}
+	if ch.Kind == stream.ChangeCreate && !ch.Buckets && field(ch.Options, "timeseries").Type != 0 {
+		ch.Options = nil
+		return nil, withoutBuckets(ch, "it has no system.buckets collection, as from MongoDB 8.3 on")
 	}
 	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && ofServer(coll) {
 		return nil, err
@@ -94,10 +104,30 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 	return ch, err
 }
 
-func unknownCommand() error {
-	return mongo.WithHint(errors.New("unknown command, so its effect cannot be replicated"),
-		"start the job again with --restart, which copies the present state, and report the command to the authors of "+
-			"millrace")
+// viewlessSeries is logged by servers of 8.3 and newer for each time series that a change of the feature
+// compatibility version converts.
+const viewlessSeries = "upgradeDowngradeViewlessTimeseries"
+
+// withoutBuckets is the error of a time series whose buckets are not in a collection of their own.
+func withoutBuckets(ch *stream.Change, why string) error {
+	return &notFollowed{mongo.WithHint(fmt.Errorf("cannot follow the time series %s: %s", ch.NS, why),
+		"start the job again with --restart and --exclude "+ch.NS+", and copy that time series by other means"), *ch}
+}
+
+// unknownEntry is the error of an entry that may have any effect.
+type unknownEntry struct{ error }
+
+func (u *unknownEntry) Unwrap() error { return u.error }
+
+func unknown(what string) error {
+	return &unknownEntry{mongo.WithHint(fmt.Errorf("unknown %s, so its effect cannot be replicated", what),
+		"start the job again with --restart, which copies the present state, and report the entry to the authors of "+
+			"millrace")}
+}
+
+func isUnknown(err error) bool {
+	_, is := errors.AsType[*unknownEntry](err)
+	return is
 }
 
 // ofServer reports collections that servers maintain themselves.

@@ -48,7 +48,7 @@ func (m *moves) endCopy(e *entry) *copied {
 
 // witness sees each entry. Without a rename under way it costs three length checks.
 func (m *moves) witness(e *entry) {
-	if m.idle() || string(e.op) == "n" {
+	if m.idle() || !isWrite(e.op) && string(e.op) != "c" {
 		return
 	}
 	for id, c := range m.copies {

@@ -24,7 +24,7 @@ type entry struct {
 	o2          bson.Raw
 	txn         txnID
 	prev        mongo.OpTime // the previous entry of the transaction or retryable write, zero for the first
-	separate    bool         // multiOpType 1: operations that belong to no transaction
+	separate    bool         // multiOpType 1: writes of one command, in order, that belong to no transaction
 	fromMigrate bool
 	wall        int64 // milliseconds since 1970
 }
@@ -79,7 +79,7 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 		e.prev, ok = opTime(f)
 	case "multiOpType":
 		n, isInt := integer(f)
-		e.separate, ok = n == 1, isInt
+		e.separate, ok = n == 1, isInt && (n == 0 || n == 1)
 	case "wall":
 		if ok = true; f.Type == bson.TypeDateTime {
 			e.wall = int64(binary.LittleEndian.Uint64(f.Value))
@@ -96,6 +96,9 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 func (e *entry) inTransaction() bool {
 	return e.txn.lsid != nil && e.txn.set && !e.separate
 }
+
+// isWrite reports the write of a document.
+func isWrite(op []byte) bool { return string(op) == "i" || string(op) == "u" || string(op) == "d" }
 
 func document(f bsonraw.Element) (bson.Raw, bool) {
 	if f.Type != bson.TypeEmbeddedDocument {

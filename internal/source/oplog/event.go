@@ -3,6 +3,7 @@ package oplog
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -23,29 +24,42 @@ type interpreter struct {
 	skipMigrated bool
 	namesAlone   bool  // also changes that cannot be followed become events, with their names
 	byUser       bool  // the operations at hand are of a user's applyOps
+	migrated     bool  // the operations at hand are of an entry with fromMigrate
 	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
 	names        *identities
+	log          *slog.Logger    // nil logs nothing
+	reported     map[string]bool // namespaces of unknown commands that were logged
 }
 
 func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated,
-		names: &identities{cluster: c}}
+		names: &identities{cluster: c}, log: o.Log, reported: map[string]bool{}}
 }
 
 // event fills ev, which has only a position and transaction, from a single operation.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
-	if e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info) {
+	isCommand := string(e.op) == "c"
+	if in.migrated && !e.fromMigrate {
+		return false, unknown("origin of an operation without fromMigrate in an entry with it")
+	}
+	migrated := e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info)
+	if migrated && !isCommand {
 		return false, nil
 	}
 	var ch *stream.Change
 	switch {
+	case isCommand:
+		if ch, err = in.command(e, info); isUnknown(err) {
+			return false, err
+		}
 	case info.kind == nsViews:
 		ch, err = parseViewWrite(string(e.op), info.db, e.o, e.o2)
-	case info.kind == nsCommand && string(e.op) == "c":
-		ch, err = parseChange(info.db, e.ui, e.o)
 	case info.kind == nsKeep:
 		return true, in.document(ev, e, info)
+	}
+	if migrated {
+		return false, nil
 	}
 	if err != nil {
 		ch, err = in.unlessWanted(err)
@@ -56,6 +70,23 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	in.names.forget(ch)
 	ev.Kind, ev.NS, ev.Change, ev.Txn = stream.SchemaChange, ch.NS, ch, nil
 	return true, nil
+}
+
+// command parses a command. Those on the servers' databases change nothing that is replicated, if they are
+// known: an unknown one on admin, as applyOps is one, may concern any database.
+func (in *interpreter) command(e *entry, info *nsInfo) (*stream.Change, error) {
+	if info.kind != nsCommand && info.kind != nsServers {
+		return nil, unknown("command on a namespace without $cmd")
+	}
+	ch, err := parseChange(info.db, e.ui, e.o)
+	if info.kind == nsCommand || info.db == "admin" && isUnknown(err) {
+		return ch, err
+	}
+	if isUnknown(err) && in.log != nil && !in.reported[info.name] {
+		in.reported[info.name] = true
+		in.log.Warn("an unknown oplog entry of a database that is not replicated is skipped", "ns", info.name, "error", err)
+	}
+	return nil, nil
 }
 
 // unlessWanted drops a change that cannot be followed, unless the job keeps one of its names.
@@ -206,8 +237,7 @@ func (in *interpreter) operations(ops []byte, depth int, fn func(e *entry, size 
 
 func (in *interpreter) operation(e *entry, size, depth int, fn func(e *entry, size int) error) error {
 	switch string(e.op) {
-	case "n":
-		return nil
+	case "i", "u", "d":
 	case "c":
 		c, err := parseCommand(e.o)
 		if err != nil {
@@ -216,6 +246,22 @@ func (in *interpreter) operation(e *entry, size, depth int, fn func(e *entry, si
 		if c.ops != nil {
 			return in.operations(c.ops, depth+1, fn)
 		}
+	default:
+		return withoutEffect(e.op)
 	}
 	return fn(e, size)
+}
+
+// withoutEffect returns nil for kinds of entries that change no document, collection or index, and an error for
+// unknown ones. It is not called for i, u, d and c.
+func withoutEffect(op []byte) error {
+	switch string(op) {
+	case "n": // keeps the position moving; also pre- and post-images of retryable writes
+		return nil
+	case "ci", "cd", "cu", "km":
+		// Servers from 8.3 on replicate so what a primary writes to its own tables: index builds and multikey paths. The
+		// index follows by commitIndexBuild or createIndexes (decision 42).
+		return nil
+	}
+	return unknown("kind of operation")
 }

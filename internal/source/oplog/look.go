@@ -118,6 +118,8 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 			return err
 		}
 		users = c.ops != nil && in.usersOwn(e, c)
+		in.migrated = c.ops != nil && e.fromMigrate && in.skipMigrated
+		defer func() { in.migrated = false }()
 	}
 	err := in.operation(e, 0, -1, func(e *entry, _ int) error {
 		if users {
@@ -134,14 +136,17 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 	return mongo.Wrap(err, "oplog entry %s, op %q on %s", e.at, e.op, e.ns)
 }
 
-// FindInsertion is a stream.FindInsertion.
+// FindInsertion is a stream.FindInsertion. A group of inserts becomes visible at once, at the position of its entry.
 func FindInsertion(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error),
 	in stream.Insertion) (at mongo.OpTime, found bool, err error) {
+	insert := bson.D{{Key: "op", Value: "i"}, {Key: "ui", Value: in.UUID},
+		{Key: "o._id", Value: bson.D{{Key: "$eq", Value: in.ID}}}}
 	body, err := run(ctx, "local", bson.D{
 		{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 2}, {Key: "singleBatch", Value: true},
 		{Key: "filter", Value: bson.D{
 			{Key: "ts", Value: bson.D{{Key: "$gt", Value: in.After.TS}, {Key: "$lte", Value: in.Until.TS}}},
-			{Key: "op", Value: "i"}, {Key: "ui", Value: in.UUID}, {Key: "o._id", Value: bson.D{{Key: "$eq", Value: in.ID}}},
+			{Key: "$or", Value: bson.A{insert, bson.D{{Key: "op", Value: "c"}, {Key: "multiOpType", Value: 1},
+				{Key: "o.applyOps", Value: bson.D{{Key: "$elemMatch", Value: insert}}}}}},
 		}},
 		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},

@@ -9,6 +9,7 @@ const (
 	nsSkip    nsKind = iota // internal (but for transactions), or not wanted
 	nsKeep                  // documents of a wanted collection
 	nsCommand               // db.$cmd of a user's database
+	nsServers               // db.$cmd of another database
 	nsViews                 // db.system.views of a user's database
 )
 
@@ -59,6 +60,8 @@ func (n *namespaces) classify(ns string) *nsInfo {
 	info := &nsInfo{name: ns, db: db}
 	internal := mongo.IsInternal(db)
 	switch {
+	case internal && coll == "$cmd":
+		info.kind = nsServers
 	case internal || coll == "":
 	case coll == "$cmd":
 		info.kind = nsCommand

@@ -110,7 +110,7 @@ func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	}
 	var f *filter
 	if !o.opt.CommitTimes { // others wait for the position of a part
-		f = &filter{sample: o.sample, prefixes: o.opt.Prefixes}
+		f = &filter{sample: o.sample, prefixes: o.opt.Prefixes, newer: o.cluster.Info.Evidence() != mongo.EvidenceTests}
 		if failpoint.Err("filter.early") != nil {
 			f.sample = 1
 		}

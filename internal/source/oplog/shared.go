@@ -30,6 +30,9 @@ type feed struct {
 	end     mongo.OpTime  // the last entry of the last reply
 	leader  *reader       // who reads on from end; nil is nobody
 	changed chan struct{} // closed at the next reply, and when the leader leaves
+
+	positions recent[mongo.Positions]
+	window    recent[Window]
 }
 
 // reply is a chunk with the position before it and the one of its last entry.
@@ -51,7 +54,7 @@ func (s *Shared) join(c *mongo.Cluster) *feed {
 		if s.feeds == nil {
 			s.feeds = map[string]*feed{}
 		}
-		f = &feed{changed: make(chan struct{})}
+		f = &feed{changed: make(chan struct{}), positions: newRecent[mongo.Positions](), window: newRecent[Window]()}
 		s.feeds[key] = f
 	}
 	f.mu.Lock()

@@ -200,3 +200,32 @@ func oplogCursors(t *testing.T, c *mongo.Cluster) (int, error) {
 	err = cur.All(t.Context(), &ops)
 	return len(ops), err
 }
+
+// TestRecent: what a reader has looked at serves the others for a while; nobody waits beyond its context.
+func TestRecent(t *testing.T) {
+	c := connect(t, sharedURI)
+	var s Shared
+	f := s.join(c)
+	first, err := s.Window(t.Context(), c)
+	ok(t, err)
+	_, err = c.Client.Database("recent").Collection("c").InsertOne(t.Context(), doc("1"))
+	ok(t, err)
+	again, err := s.Window(t.Context(), c)
+	ok(t, err)
+	if again.at != first.at || again.Newest != first.Newest {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+	s.leave(c, f)
+	fresh, err := s.Window(t.Context(), c)
+	ok(t, err)
+	if !first.Newest.Before(fresh.Newest) {
+		t.Errorf("%+v, then %+v", first, fresh)
+	}
+	r := newRecent[int]()
+	r.turn <- struct{}{}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.get(ended, 0, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

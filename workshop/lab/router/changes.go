@@ -35,15 +35,16 @@ import (
 
 // changes are the change streams of all shards, merged by their tokens. One command uses them at a time.
 type changes struct {
-	cmd    bson.D   // what opens the stream of a shard, but for the stages and where it starts
-	stages bson.A   // the client's own, for the shards
-	spec   bson.D   // of $changeStream, without where it starts
-	feeds  []*feed  // of the shards, and of config.shards
-	lookup bool     // updates are shown with the document as it is now
-	resume string   // token of the event after which the stream starts, which has to come first; "" after it
-	found  bool     // it has come
-	last   bson.Raw // the token of what was given last; nil before
-	ended  bool     // invalidated
+	cmd    bson.D     // what opens the stream of a shard, but for the stages and where it starts
+	client []bson.Raw // the client's own stages
+	stages bson.A     // the same for the shards
+	spec   bson.D     // of $changeStream, without where it starts
+	feeds  []*feed    // of the shards, and of config.shards
+	lookup bool       // updates are shown with the document as it is now
+	resume string     // token of the event after which the stream starts, which has to come first; "" after it
+	found  bool       // it has come
+	last   bson.Raw   // the token of what was given last; nil before
+	ended  bool       // invalidated
 	await  time.Duration
 }
 
@@ -126,23 +127,34 @@ func (c *call) newChanges(stages []bson.Raw) (w *changes, start bson.E, err erro
 		if w.lookup && bytes.Contains(s, []byte("fullDocument")) {
 			return nil, start, unsupported("a stage that reads what a change stream looks up")
 		}
-		w.stages = append(w.stages, w.letThrough(s))
 	}
+	w.client = stages[1:]
 	w.cmd = with(without(c.cmd, "pipeline"), "cursor", bson.D{{Key: "batchSize", Value: 0}})
 	w.cmd = append(w.cmd, bson.E{Key: "fromMongos", Value: true}, bson.E{Key: "needsMerge", Value: true})
 	return w, start, nil
 }
 
-// letThrough makes a filter of the client's show what only the router wants.
-func (w *changes) letThrough(stage bson.Raw) any {
-	if stageName(stage) != "$match" {
-		return stage
+// prepare makes the client's stages show the event after which the stream starts, which the router looks for. Where the
+// config servers say which shards join, shards need not; else the client's filters have to show that, too.
+func (w *changes) prepare(joins bool) {
+	if joins && len(w.client) > 0 {
+		w.stages = bson.A{bson.D{{Key: "$match", Value: bson.D{
+			{Key: "operationType", Value: bson.D{{Key: "$ne", Value: newShard}}}}}}}
 	}
-	or := bson.A{stageValue(stage), bson.D{{Key: "operationType", Value: newShard}}}
-	if w.resume != "" {
-		or = append(or, bson.D{{Key: "_id._data", Value: w.resume}})
+	for _, s := range w.client {
+		if stageName(s) != "$match" {
+			w.stages = append(w.stages, s)
+			continue
+		}
+		or := bson.A{stageValue(s)}
+		if !joins {
+			or = append(or, bson.D{{Key: "operationType", Value: newShard}})
+		}
+		if w.resume != "" {
+			or = append(or, bson.D{{Key: "_id._data", Value: w.resume}})
+		}
+		w.stages = append(w.stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$or", Value: or}}}})
 	}
-	return bson.D{{Key: "$match", Value: bson.D{{Key: "$or", Value: or}}}}
 }
 
 // ofEvent reports the token of an event, which unlike that of a time alone has to be found again. Behind the time it
@@ -154,21 +166,18 @@ func ofEvent(token string) bool {
 
 // openAll opens the streams of all shards, and that of shards to come where the servers have it (4.4 does not).
 func (w *changes) openAll(ctx context.Context, c *call, start bson.E) error {
-	if err := w.openShards(ctx, c, start); err != nil {
-		return err
-	}
 	spec := bson.D{start, {Key: "allowToRunOnConfigDB", Value: true}}
 	f := &feed{remote: remote{shard: configName}, node: c.r.upstream.config, db: "config", coll: "shards"}
 	cmd := with(w.cmd, "aggregate", "shards")
 	cmd = append(cmd, bson.E{Key: "pipeline", Value: bson.A{bson.D{{Key: "$changeStream", Value: spec}}}})
 	err := f.open(ctx, c, cmd)
-	if codeOf(err) == 40415 || codeOf(err) == 73 { // unknown field, or not for this database
-		return nil
-	}
 	if err == nil {
 		w.feeds = append(w.feeds, f)
+	} else if codeOf(err) != 40415 && codeOf(err) != 73 { // unknown field, or not for this database
+		return err
 	}
-	return err
+	w.prepare(err == nil)
+	return w.openShards(ctx, c, start)
 }
 
 // openShards opens the streams of all shards that have none yet.

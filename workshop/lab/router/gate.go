@@ -20,9 +20,9 @@ import (
 const AppName = "millrace lab"
 
 // Gate stands before a member of a shard, of any version, and refuses direct commands as a member from 8.0 on does.
-// Error 13 is the answer to all but those of the manual's page "Sharded Node Direct Commands" and reads of admin, config
-// and local. It passes on all that members, routers and the lab send. It knows them by their handshakes. It reads no
-// TLS. The role directShardOperations, with which 8.0 permits all, does not exist here.
+// Error 13 is the answer to all but those of the manual's page "Sharded Node Direct Commands" and reads of admin,
+// config and local. It passes on all that members, routers and the lab send. It knows them by their handshakes. It
+// reads no TLS. The role directShardOperations, with which 8.0 permits all, does not exist here.
 type Gate struct {
 	listener net.Listener
 	upstream string // the member's own address

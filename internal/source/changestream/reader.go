@@ -1,0 +1,213 @@
+package changestream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+const (
+	// parkAfter is how long a cursor waits for room before it is closed. Servers end idle cursors after ten
+	// minutes, firewalls idle connections.
+	parkAfter = 4 * time.Minute
+	// closeTimeout bounds killing a cursor.
+	closeTimeout = 2 * time.Second
+	// maxReply bounds a server's reply, except for a single larger event.
+	maxReply = 16 << 20
+	// replies is how many replies are in memory at once: the one that is read, one that waits, one in work.
+	replies = 3
+	// firstReply is the server's default number of documents in a first reply.
+	firstReply = 101
+)
+
+// errParked ends a stream whose consumer is slow. It resumes when there is room.
+var errParked = errors.New("parked")
+
+// reply is one reply of the cursor.
+type reply struct {
+	*wire.Batch
+	token token // after which the next reply goes on
+}
+
+// reader reads the stream ahead, in one goroutine.
+type reader struct {
+	s       *Source
+	replies chan reply
+	err     error // why replies was closed
+
+	from stream.Position // where the next cursor starts
+	conn *wire.Conn
+	cur  *wire.Cursor
+	name string // of the operation on the server, among those of the same user
+	docs int    // limit of the next reply
+}
+
+// run reads until something fails. It never returns nil.
+func (r *reader) run(ctx context.Context) error {
+	if err := r.known(ctx); err != nil {
+		return err
+	}
+	for {
+		err := r.stream(ctx)
+		r.close(ctx)
+		if !errors.Is(err, errParked) {
+			return err
+		}
+	}
+}
+
+// known fails for a position after everything that the source has. The server would wait for that time, and omit
+// what comes before.
+func (r *reader) known(ctx context.Context) error {
+	newest, err := r.s.cluster.ClusterTime(ctx)
+	if err != nil || newest.IsZero() || !newest.Before(r.from.At) {
+		return err
+	}
+	return mongo.WithHint(fmt.Errorf("read change stream of %s: %w: the position %s is after its newest time, %s",
+		r.s.cluster.Address(), ErrLost, r.from.At, newest), "the source was restored, or it is another cluster: check the "+
+		"address; if it is right, restart with a fresh copy (--restart)")
+}
+
+func (r *reader) stream(ctx context.Context) error {
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	for {
+		rep, err := r.next(ctx)
+		if err != nil {
+			return r.explain(ctx, err)
+		}
+		r.from = stream.Position{At: mongo.MaxOpTime(r.from.At, before(rep.token.at())), Mark: rep.token.mark()}
+		if err := r.deliver(ctx, rep); err != nil {
+			return err
+		}
+	}
+}
+
+// open opens a cursor at the reader's position. The first reply is empty, as it would end with the search for
+// the first event.
+func (r *reader) open(ctx context.Context) (err error) {
+	r.conn, err = r.s.cluster.Checkout(ctx, r.s.cluster.Reader())
+	if err != nil {
+		return err
+	}
+	pipeline, err := r.s.opt.pipeline(r.from)
+	if err != nil {
+		return err
+	}
+	r.name, r.docs = "millrace "+rand.Text(), firstReply
+	err = r.patiently(ctx, func(ctx context.Context) error {
+		r.cur, err = r.conn.OpenCursor(ctx, "admin", aggregate(pipeline, r.name),
+			wire.CursorOptions{BatchSize: r.docs, MaxTime: r.s.opt.Await})
+		if err == nil {
+			_, err = r.cur.Next(ctx)
+		}
+		return err
+	})
+	return readError(r.conn.Addr(), r.from.At, err)
+}
+
+// aggregate returns the command that opens a change stream with an empty first reply.
+func aggregate(pipeline bson.A, name string) bson.D {
+	return bson.D{
+		{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: pipeline},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 0}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
+		{Key: "comment", Value: name},
+	}
+}
+
+// pipeline returns the stages of a change stream that goes on at a position. A zero position is the present.
+func (o Options) pipeline(from stream.Position) (bson.A, error) {
+	stage := append(bson.D{{Key: "allChangesForCluster", Value: true}}, o.Support.options()...)
+	switch {
+	case from.Mark != "":
+		token, err := fromMark(from.Mark)
+		if err != nil {
+			return nil, err
+		}
+		stage = append(stage, bson.E{Key: "startAfter", Value: token})
+	case !from.At.IsZero():
+		stage = append(stage, bson.E{Key: "startAtOperationTime", Value: from.At.TS})
+	}
+	all := bson.A{bson.D{{Key: "$changeStream", Value: stage}}}
+	if len(o.match) > 0 {
+		all = append(all, bson.D{{Key: "$match", Value: bson.D{
+			{Key: "operationType", Value: bson.D{{Key: "$nin", Value: o.match}}}}}})
+	}
+	if o.Support.Split {
+		all = append(all, bson.D{{Key: "$changeStreamSplitLargeEvent", Value: bson.D{}}})
+	}
+	return all, nil
+}
+
+func (r *reader) next(ctx context.Context) (rep reply, err error) {
+	r.cur.Limit(r.docs)
+	err = r.patiently(ctx, func(ctx context.Context) error {
+		rep.Batch, err = r.cur.Next(ctx)
+		return err
+	})
+	if err != nil {
+		return rep, err
+	}
+	if rep.Done {
+		return rep, mongo.Retry("the server ended the change stream", nil, "")
+	}
+	r.learn(rep.Batch)
+	rep.token, err = parseToken(rep.Token)
+	return rep, err
+}
+
+// learn sizes the next reply by this one: as many such events as fit, at most twice as many as before.
+func (r *reader) learn(b *wire.Batch) {
+	const most = 1 << 20
+	docs := 0
+	_ = b.Each(func([]byte) error { docs++; return nil })
+	if docs == 0 {
+		return
+	}
+	fit := min(r.s.opt.ReadAheadBytes/replies, maxReply) * int64(docs) / max(int64(b.Size), 1)
+	r.docs = int(max(min(fit, 2*int64(r.docs), most), 1))
+}
+
+// deliver waits for room. When that takes long, the cursor is closed meanwhile.
+func (r *reader) deliver(ctx context.Context, rep reply) error {
+	parked := time.NewTimer(r.s.park)
+	defer parked.Stop()
+	select {
+	case r.replies <- rep:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-parked.C:
+	}
+	r.s.opt.Log.Debug("change stream closed until the target has caught up", "position", r.from.At)
+	r.close(ctx)
+	select {
+	case r.replies <- rep:
+		return errParked
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *reader) close(ctx context.Context) {
+	if r.conn == nil {
+		return
+	}
+	if r.cur != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		r.cur.Close(ctx)
+	}
+	r.conn.Release()
+	r.conn, r.cur = nil, nil
+}

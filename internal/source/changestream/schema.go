@@ -1,0 +1,222 @@
+package changestream
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// notFollowed is an unsupported change. It fails only jobs that replicate one of its names.
+type notFollowed struct {
+	error
+	change stream.Change // what is known of it: kind and names at least
+}
+
+func (n *notFollowed) Unwrap() error { return n.error }
+
+// schema makes the change of an event of a collection or database, nil for none.
+func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
+	if ns.internal {
+		return nil, nil
+	}
+	ch, err := c.schema(ns, a.s.opt.Support)
+	var n *notFollowed
+	switch {
+	case !errors.As(err, &n):
+	case a.s.opt.names:
+		ch, err = &n.change, nil
+	case !a.s.opt.Keep(n.change.NS) && (n.change.To == "" || !a.s.opt.Keep(n.change.To)):
+		return nil, nil
+	}
+	if ch == nil || ch.UUID.Data != nil || ch.Kind == stream.ChangeView || ch.Kind == stream.ChangeDropView {
+		return ch, err // for a view, the token has the UUID of system.views
+	}
+	if id := c.identity(); id != nil {
+		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}
+	}
+	return ch, err
+}
+
+func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
+	if c.description != nil && !bsonraw.Valid(c.description, bsonraw.MaxDepth) {
+		return nil, fmt.Errorf("%w: no valid BSON", ErrUnknown)
+	}
+	ch := &stream.Change{NS: ns.name}
+	if mongo.IsBuckets(ns.name) {
+		ch.NS, ch.Buckets = mongo.SeriesNS(ns.name), true
+	}
+	var err error
+	switch string(c.op) {
+	case "dropDatabase":
+		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: ns.db}, nil
+	case "rename":
+		return c.rename(ns, s)
+	case "create":
+		return c.create(ch, ns, s)
+	case "drop":
+		ch.Kind = stream.ChangeDrop
+		switch {
+		case s.Expanded && c.uuid == nil:
+			ch.Kind = stream.ChangeDropView
+		case ofServer(ns.coll):
+			return nil, nil
+		}
+	case "createIndexes":
+		ch.Kind = stream.ChangeCreateIndexes
+		ch.Indexes, err = c.indexes(true)
+	case "dropIndexes":
+		ch.Kind = stream.ChangeDropIndexes
+		ch.Indexes, err = c.indexes(false)
+	case "modify":
+		if _, view := bsonraw.Field(c.description, "viewOn"); view {
+			return c.create(ch, ns, s)
+		}
+		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
+	case "reshardCollection":
+		return c.reshard(ns), nil
+	case "shardCollection", "refineCollectionShardKey":
+		return nil, nil
+	case "startIndexBuild", "abortIndexBuild", "migrateChunkToNewShard", "migrateLastChunkFromShard", "reshardBegin",
+		"reshardBlockingWrites", "reshardDoneCatchUp", "endOfTransaction", "namespacePlacementChanged":
+		return nil, nil // what servers report of their own work
+	case "invalidate":
+		err = mongo.WithHint(errors.New("the source ended the change stream for good"),
+			"start the job again with --restart, which copies the present state")
+	default:
+		err = mongo.WithHint(fmt.Errorf("%w: its effect cannot be replicated", ErrUnknown),
+			"start the job again with --restart, which copies the present state, and report the event to the authors of "+
+				"millrace")
+	}
+	if err == nil && ch.Kind == stream.ChangeCollMod && ch.Options == nil {
+		err = fmt.Errorf("%w: no operationDescription", ErrUnknown)
+	}
+	return ch, err
+}
+
+// create makes the change of a new collection, or of a new or redefined view.
+func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Change, error) {
+	viewOn, view := bsonraw.Field(c.description, "viewOn")
+	on, _ := text(viewOn)
+	switch {
+	case ofServer(ns.coll):
+		return nil, nil
+	case view && string(on) == mongo.BucketsPrefix+ns.coll && s.System: // the buckets' event has the series
+		return nil, nil
+	case view && string(on) == mongo.BucketsPrefix+ns.coll:
+		err := mongo.WithHint(
+			fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
+			"exclude it; or capture oplogs")
+		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
+	case view:
+		ch.Kind, ch.Options = stream.ChangeView, c.description
+		return ch, nil
+	}
+	ch.Kind, ch.Options = stream.ChangeCreate, without(c.description, "idIndex")
+	if ch.Buckets {
+		if _, ok := bsonraw.Field(c.description, "timeseries"); !ok {
+			return nil, fmt.Errorf("%w: a system.buckets collection without time-series options", ErrUnknown)
+		}
+		ch.Options = without(c.description, "idIndex", "validator", "clusteredIndex")
+	}
+	return ch, nil
+}
+
+func (c *change) rename(ns *namespace, s Support) (*stream.Change, error) {
+	from, to := ns.name, namespaceOf(c.to)
+	if _, coll := mongo.SplitNS(to); coll == "" {
+		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
+	}
+	ch := &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: true}
+	if c.description != nil { // else unknown
+		drop, there := bsonraw.Field(c.description, "dropTarget")
+		ch.DropTarget = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
+	}
+	ch.Command, _ = mongo.Staged(from)
+	if err := unseen(ch, s); err != nil {
+		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: ch.DropTarget}}
+	}
+	if mongo.IsBuckets(from) && mongo.IsBuckets(to) {
+		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
+		return ch, nil
+	}
+	for i, name := range []string{from, to} {
+		_, coll := mongo.SplitNS(name)
+		if i == 0 && ch.Command == mongo.CommandReshard {
+			continue
+		}
+		if ofServer(coll) || mongo.IsBuckets(name) {
+			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to),
+				stream.Change{Kind: stream.ChangeRename, NS: mongo.SeriesNS(from), To: mongo.SeriesNS(to)}}
+		}
+	}
+	return ch, nil
+}
+
+// reshard makes the rename by which oplogs end reshardCollection: the collection has another UUID. Before 6.1 servers
+// do not report it.
+func (c *change) reshard(ns *namespace) *stream.Change {
+	f, _ := bsonraw.Field(c.description, "reshardUUID")
+	if f.Type != bson.TypeBinary || len(f.Value) != 5+uuidSize {
+		return nil
+	}
+	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: f.Value[5:]}
+	return &stream.Change{Kind: stream.ChangeRename, Command: mongo.CommandReshard, To: ns.name, DropTarget: true, UUID: uuid,
+		NS: fmt.Sprintf("%s.%s%x", ns.db, mongo.ReshardingPrefix, uuid.Data)}
+}
+
+// unseen returns why a rename leaves a collection whose documents were not reported.
+func unseen(ch *stream.Change, s Support) error {
+	var what string
+	switch {
+	case s.Copies:
+		return nil
+	case ch.Command == mongo.CommandCapped:
+		what = "convertToCapped"
+	case ch.Command == mongo.CommandMove && !s.Expanded:
+		what = "a rename between databases"
+	default:
+		return nil
+	}
+	return mongo.WithHint(
+		fmt.Errorf("the change streams of the source do not report the documents that %s copies into %s", what, ch.To),
+		"start the job again with --restart, which copies the present state; or capture oplogs")
+}
+
+// indexes returns those of an operationDescription, with or without their specifications.
+func (c *change) indexes(specs bool) (out []stream.Index, err error) {
+	list, _ := bsonraw.Field(c.description, "indexes")
+	if list.Type != bson.TypeArray {
+		return nil, fmt.Errorf("%w: no indexes", ErrUnknown)
+	}
+	for f := range bsonraw.Fields(list.Value) {
+		spec, ok := document(f)
+		if !ok {
+			return nil, fmt.Errorf("%w: an index that is no document", ErrUnknown)
+		}
+		field, _ := bsonraw.Field(spec, "name")
+		name, _ := text(field)
+		ix := stream.Index{Name: string(name)}
+		if specs {
+			ix.Spec = spec
+		}
+		out = append(out, ix)
+	}
+	return out, nil
+}
+
+// without copies a valid document without the named fields.
+func without(doc bson.Raw, names ...string) bson.Raw {
+	out, start := bsonraw.OpenDocument(nil)
+	for f := range bsonraw.Fields(doc) {
+		if !slices.Contains(names, string(f.Name)) {
+			out = append(out, f.Raw...)
+		}
+	}
+	return bsonraw.CloseDocument(out, start)
+}

@@ -1,0 +1,134 @@
+package changestream
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// token is a resume token: a key in hex, and the numeric types of its values where they are not the usual
+// ones. It aliases the bytes that it was parsed from.
+type token struct{ data, types []byte }
+
+// errNoToken: millrace knows only tokens in hex, as servers send them since 4.0.7.
+var errNoToken = errors.New("a resume token in an unknown form")
+
+func parseToken(doc []byte) (t token, err error) {
+	for f, ok := range bsonraw.Fields(doc) {
+		switch {
+		case !ok:
+			return token{}, errNoToken
+		case string(f.Name) == "_data" && f.Type == bson.TypeString:
+			t.data = f.Text()
+		case string(f.Name) == "_typeBits" && f.Type == bson.TypeBinary:
+			t.types = f.Value[5:]
+		}
+	}
+	if _, ok := t.time(); !ok {
+		return token{}, errNoToken
+	}
+	return t, nil
+}
+
+const (
+	timeEnd     = 9 // bytes of a key up to the end of its time
+	keyTime     = 0x82
+	keyZero     = 0x29
+	keyPositive = 0x2a // plus the number of bytes
+	keyFalse    = 0x6e
+	keyTrue     = 0x6f
+	keyBinary   = 0x5a
+	uuidSize    = 16
+	// keyBytes reach beyond the UUID.
+	keyBytes = 64
+)
+
+// time returns the cluster time of a token's event, or of a high-water mark, before which there are no more
+// events.
+func (t token) time() (bson.Timestamp, bool) {
+	var key [timeEnd]byte
+	if len(t.data) < 2*timeEnd {
+		return bson.Timestamp{}, false
+	}
+	if _, err := hex.Decode(key[:], t.data[:2*timeEnd]); err != nil || key[0] != keyTime {
+		return bson.Timestamp{}, false
+	}
+	return bson.Timestamp{T: binary.BigEndian.Uint32(key[1:]), I: binary.BigEndian.Uint32(key[5:])}, true
+}
+
+func (t token) at() mongo.OpTime {
+	ts, _ := t.time()
+	return mongo.OpTime{TS: ts, Term: -1}
+}
+
+// uuid returns that of the event's collection, which events before 6.0 do not name elsewhere.
+func (t token) uuid() *[16]byte {
+	var space [keyBytes]byte
+	n := min(len(t.data)/2, keyBytes)
+	if _, err := hex.Decode(space[:], t.data[:2*n]); err != nil || n < timeEnd {
+		return nil
+	}
+	key := space[timeEnd:n]
+	for range 3 { // the version, the token's type, the number of the operation in its transaction
+		size := 1
+		switch {
+		case len(key) == 0:
+			return nil
+		case key[0] > keyPositive && key[0] <= keyPositive+8:
+			size += int(key[0] - keyPositive)
+		case key[0] != keyZero:
+			return nil
+		}
+		if len(key) < size {
+			return nil
+		}
+		key = key[size:]
+	}
+	if len(key) > 0 && (key[0] == keyFalse || key[0] == keyTrue) {
+		key = key[1:]
+	}
+	const subtype = 4
+	if len(key) < 3+uuidSize || key[0] != keyBinary || key[1] != uuidSize || key[2] != subtype {
+		return nil
+	}
+	return (*[16]byte)(append([]byte(nil), key[3:3+uuidSize]...))
+}
+
+// mark returns the token as a position has it: the key, and the types after a slash.
+func (t token) mark() string {
+	if len(t.types) == 0 {
+		return string(t.data)
+	}
+	return string(t.data) + "/" + hex.EncodeToString(t.types)
+}
+
+// fromMark returns the document of a position's token.
+func fromMark(mark string) (bson.D, error) {
+	data, types, typed := strings.Cut(mark, "/")
+	doc := bson.D{{Key: "_data", Value: data}}
+	bits, err := hex.DecodeString(types)
+	if _, ok := (token{data: []byte(data)}).time(); !ok || err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("%q is not a resume token of a change stream", mark),
+			"the position was made by another capture; start the job again with --restart")
+	}
+	if typed {
+		doc = append(doc, bson.E{Key: "_typeBits", Value: bson.Binary{Data: bits}})
+	}
+	return doc, nil
+}
+
+// before returns the last position before a time.
+func before(at mongo.OpTime) mongo.OpTime {
+	if at.TS.I == 0 {
+		at.TS.T--
+	}
+	at.TS.I--
+	return at
+}

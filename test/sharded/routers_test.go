@@ -1,0 +1,84 @@
+package sharded_test
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/test/testseed"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
+)
+
+// newRoutersBed has a source whose shards refuse to be read directly, and two routers.
+func newRoutersBed(t *testing.T) *bed {
+	t.Helper()
+	lab.NeedServers(t)
+	b := &bed{T: t, seed: testseed.Of(t)}
+	b.lab = sharded.ForTest(t, sharded.Options{Routers: 2, RefuseDirect: true,
+		Options: lab.Options{Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(t, lab.Options{}).URI()
+	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
+	return b
+}
+
+// TestRoutersMovePrimary: unsharded collections move to another shard while a job follows by change streams, and
+// while it is stopped. A collection that is dropped and made again is another one.
+func TestRoutersMovePrimary(t *testing.T) {
+	b := newRoutersBed(t)
+	ctx, names := t.Context(), b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(ctx, "d", names[0]))
+	db := b.source.Database("d")
+	b.ok(db.CreateCollection(ctx, "capped", options.CreateCollection().SetCapped(true).SetSizeInBytes(8192)))
+	b.ok(db.CreateCollection(ctx, "folded",
+		options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 1})))
+	n := 0
+	fill := func() {
+		t.Helper()
+		for range 50 {
+			n++
+			for _, name := range []string{"capped", "folded", "again"} {
+				_, err := db.Collection(name).InsertOne(ctx, bson.D{{Key: "_id", Value: n}, {Key: "n", Value: n}})
+				b.ok(err)
+			}
+		}
+	}
+	fill()
+	first, ended, breakOff := b.begin(b.spec())
+	b.following(first, ended)
+	fill()
+	b.ok(b.lab.MovePrimary(ctx, "d", names[1]))
+	fill()
+	b.applies(first, ended, 200)
+	breakOff()
+	b.ok(b.lab.MovePrimary(ctx, "d", names[0]))
+	b.ok(db.Collection("again").Drop(ctx))
+	fill()
+	j, done := b.start(b.spec())
+	b.following(j, done)
+	b.ok(b.lab.MovePrimary(ctx, "d", names[1]))
+	fill()
+	b.finish(j, done, "capped", "folded", "again")
+}
+
+// TestRouters: a cluster whose shards refuse direct reads arrives whole through its routers, while its chunks
+// move. A job that is broken off goes on as it began.
+func TestRouters(t *testing.T) {
+	b := newRoutersBed(t)
+	b.collections()
+	b.fill(20)
+	end := b.writing()
+	first, ended, breakOff := b.begin(b.spec())
+	b.following(first, ended)
+	b.applies(first, ended, 100)
+	breakOff()
+	spec := b.spec()
+	spec.Capture = job.CaptureStreams
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.applies(j, done, 500)
+	end()
+	b.finish(j, done)
+}

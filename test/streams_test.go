@@ -1,0 +1,49 @@
+package test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/job"
+)
+
+// TestChangeStreams copies and follows by change streams while writers work. The job is stopped during the copy
+// and while it follows, and goes on by what it began with.
+func TestChangeStreams(t *testing.T) {
+	ctx := t.Context()
+	const base = "streamed"
+	db := shared.sourceDB.Database(base)
+	cleanUp(t, []*trial{{base: base}})
+	defer cleanUp(t, []*trial{{base: base}})
+	LoadChurn(t, db)
+	churn := StartChurn(t, db, ChurnOptions{SchemaEvery: 200 * time.Millisecond, Pause: 3 * time.Millisecond})
+	defer churn.Stop()
+	spec := job.Spec{Job: newJob(base), Rules: rulesOf(base), Capture: job.CaptureStreams}
+	for _, p := range []job.Phase{job.PhaseCopying, job.PhaseFollowing} {
+		live, err := startJob(t, spec)
+		if err == nil {
+			err = live.reach(p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		live.stop()
+		spec.Capture = job.CaptureAuto
+	}
+	live, err := startJob(t, spec)
+	if err == nil {
+		err = live.reach(job.PhaseFollowing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	churn.Stop()
+	if err := live.finalize(ctx); err != nil {
+		t.Fatal(err)
+	}
+	owned := func(ns string) bool { return (&trial{base: base}).owns(ns) }
+	diffs, err := Compare(ctx, shared.sourceDB, shared.targetDB, CompareOptions{Source: owned, Target: owned})
+	if err != nil || len(diffs) > 0 {
+		t.Errorf("after %d operations: %v, %v", churn.Operations(), diffs, err)
+	}
+}
