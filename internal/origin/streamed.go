@@ -109,7 +109,8 @@ func (r *streaming) Run(ctx context.Context, pos stream.Position,
 	if err != nil {
 		return err
 	}
-	o.BatchBytes, o.Log = r.o.BatchBytes, r.o.Log
+	o.BatchBytes, o.ReadAheadBytes, o.Log = r.o.BatchBytes, r.o.ReadAheadBytes, r.o.Log
+	o.JoinRenames = r.o.JoinRenames
 	made := changestream.New(r.of.Cluster, o)
 	r.mu.Lock()
 	r.made = made
