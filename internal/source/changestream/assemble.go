@@ -16,7 +16,7 @@ import (
 //
 // Several events may have one cluster time. So a time is complete only when the stream is known to have passed
 // it: by a later event, by a later token, or, of a replica set, by an empty reply. Events of the last time
-// are passed on before, in partial batches, unless a schema change is among them: a restart must be able to
+// are passed on before, in partial batches. A schema change among them waits: a restart must be able to
 // resume after it.
 type assembler struct {
 	s    *Source
