@@ -129,7 +129,8 @@ type Options struct {
 	Grant func(ctx context.Context, docs, bytes int64) error
 
 	// Replacing is called with documents that are about to replace those with the same _ids. An
-	// error ends the copy. Nil is allowed.
+	// error ends the copy, but not lookup.ErrTwice for what a sharded target has already. Nil is
+	// allowed.
 	Replacing func(ctx context.Context, t Task, docs [][]byte) error
 
 	edged func(context.Context) error // once it is known where the copy of a capped collection ends; for tests

@@ -12,17 +12,17 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/wire"
 )
 
 // replace writes documents whose _ids exist, of this job or of somebody else.
 func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) error {
-	w.e.count.replaced.Add(int64(len(docs)))
-	if tell := w.e.opts.Replacing; tell != nil && len(docs) > 0 {
-		if err := tell(ctx, c.Task, docs); err != nil {
-			return err
-		}
+	docs, err := w.announce(ctx, c, docs)
+	if err != nil {
+		return err
 	}
+	w.e.count.replaced.Add(int64(len(docs)))
 	var plain [][]byte
 	for _, doc := range docs {
 		special, err := docwrite.Inspect(doc)
@@ -46,6 +46,37 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 		}
 		return w.refused(ctx, c, e, doc)
 	})
+}
+
+// announce calls Options.Replacing. Of several documents with one _id, which a sharded target may have,
+// it leaves out those that the target has already, byte for byte.
+func (w *writer) announce(ctx context.Context, c *collection, docs [][]byte) (rest [][]byte, err error) {
+	tell := w.e.opts.Replacing
+	if tell == nil || len(docs) == 0 {
+		return docs, nil
+	}
+	if err = tell(ctx, c.Task, docs); !errors.Is(err, lookup.ErrTwice) || c.key.IsZero() {
+		return docs, err
+	}
+	for _, doc := range docs {
+		twice := tell(ctx, c.Task, [][]byte{doc})
+		if twice == nil {
+			rest = append(rest, doc)
+			continue
+		}
+		there := false
+		if errors.Is(twice, lookup.ErrTwice) {
+			there, err = w.find(ctx, c, bsonraw.IDOf(doc), func(other []byte) bool { return bytes.Equal(other, doc) })
+			if err != nil {
+				return nil, err
+			}
+		}
+		if !there {
+			return nil, twice
+		}
+		w.e.count.same.Add(1)
+	}
+	return rest, nil
 }
 
 // elsewhere deletes earlier copies on other shards: shard keys may have changed.
@@ -245,14 +276,19 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 }
 
 func (w *writer) has(ctx context.Context, c *collection, id bsonraw.ID) (found bool, err error) {
+	return w.find(ctx, c, id, func([]byte) bool { return true },
+		bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, bson.E{Key: "limit", Value: 1})
+}
+
+// find reports whether one of the target's documents with an _id is the wanted one.
+func (w *writer) find(ctx context.Context, c *collection, id bsonraw.ID, wanted func(doc []byte) bool,
+	more ...bson.E) (found bool, err error) {
 	_, coll := mongo.SplitNS(c.Target)
-	err = w.Each(ctx, c.targetDB, bson.D{
+	err = w.Each(ctx, c.targetDB, append(bson.D{
 		{Key: "find", Value: coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(id)}}}}},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
-		{Key: "limit", Value: 1},
-	}, 0, func([]byte) error {
-		found = true
+	}, more...), 0, func(doc []byte) error {
+		found = found || wanted(doc)
 		return nil
 	})
 	return found, err

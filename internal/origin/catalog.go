@@ -16,7 +16,7 @@ import (
 
 // Snapshot lists the catalog as of a position to follow from.
 //
-// What the stream does not report, or what rolls back behind a router, shows in a second listing: it has to
+// What the stream does not report, or what rolls back behind a router, shows in a second listing. It has to
 // agree with the first but for the changes that the stream reports between. Before 6.0 the stream reports
 // neither creations nor indexes. So a collection or index that appears after the second listing is missing on
 // the target until finalize compares the catalogs.

@@ -16,7 +16,7 @@ import (
 )
 
 // moves passes each schema change of a router's change stream once, although every shard reports it. It leaves
-// out what movePrimary does to an unsharded collection: it makes a copy with another UUID and drops the
+// out what movePrimary does to an unsharded collection. That makes a copy with another UUID and drops the
 // original, and shards report both as if a user had done it.
 type moves struct {
 	of     *Streamed
@@ -115,8 +115,8 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 	return now, err
 }
 
-// movedTo returns the UUID of the collection that has a name now, if it continues the one with id: nobody has
-// made it, or made something of its name, after a drop of the other. after is a position before such a drop, or
+// movedTo returns the UUID of the collection that has a name now, if it continues the one with id. It does if
+// nobody has made it, or made something of its name, after a drop of the other. after is a position before such a drop, or
 // that of the drop.
 func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (now bson.Binary, err error) {
 	db, coll := mongo.SplitNS(ns)

@@ -109,7 +109,8 @@ func (r *streaming) Run(ctx context.Context, pos stream.Position,
 	if err != nil {
 		return err
 	}
-	o.BatchBytes, o.Log = r.o.BatchBytes, r.o.Log
+	o.BatchBytes, o.ReadAheadBytes, o.Log = r.o.BatchBytes, r.o.ReadAheadBytes, r.o.Log
+	o.JoinRenames = r.o.JoinRenames
 	made := changestream.New(r.of.Cluster, o)
 	r.mu.Lock()
 	r.made = made
@@ -165,7 +166,7 @@ const nothing = "millrace reads no event"
 //
 // One of them may have been deposed without knowing it, and its successor may have acknowledged later writes.
 // It cannot commit anything any more. The stream passes a time only when each of these cursors has seen
-// something committed after it: then each member was primary, or followed the one that was, after the call.
+// something committed after it. Then each member was primary, or followed the one that was, after the call.
 // An idle shard writes a no-op every ten seconds.
 func (s *Streamed) settled(ctx context.Context) (mongo.OpTime, error) {
 	const poll = 100 * time.Millisecond

@@ -244,8 +244,8 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 
 func idAlone() bson.D { return bson.D{{Key: "_id", Value: 1}} }
 
-// idOfDocument has a field that the index lacks, so that the server takes the _ids from the documents:
-// an index of 4.4 and newer returns any NaN as the same.
+// idOfDocument has a field that the index lacks, so that the server takes the _ids from the documents.
+// An index of 4.4 and newer returns any NaN as the same.
 func idOfDocument() bson.D { return append(idAlone(), bson.E{Key: "\x01", Value: 1}) }
 
 func natural() bson.E      { return bson.E{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}} }

@@ -67,6 +67,9 @@ func TestPlantedRouted(t *testing.T) {
 		for _, tc := range plantedTests() {
 			t.Run(name+" "+tc.name, func(t *testing.T) {
 				lab.Share(t, 4)
+				if strings.Contains(tc.name, "clustered") && !b.c.Info.Version.AtLeast(5, 3) {
+					t.Skip("users cluster no collections")
+				}
 				b := &routedBed{T: t, lab: b.lab, c: b.c}
 				bed := newBed(t, sides[0], sides[1])
 				bed.create(tc.options...)
@@ -177,8 +180,8 @@ func TestOnlineRouted(t *testing.T) {
 			if st.Settled == 0 || moved == 0 {
 				t.Errorf("%d mismatches were settled, %d chunks moved: the test shows nothing", st.Settled, moved)
 			}
-			for _, note := range report.Notes {
-				t.Error(note) // shards are read as of one time
+			if noted := len(report.Notes) > 0; noted == b.c.Info.Version.AtLeast(5, 0) {
+				t.Errorf("notes: %q", report.Notes) // else shards are read as of one time
 			}
 		})
 	}

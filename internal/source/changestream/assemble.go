@@ -16,7 +16,7 @@ import (
 //
 // Several events may have one cluster time. So a time is complete only when the stream is known to have passed
 // it: by a later event, by a later token, or, of a replica set, by an empty reply. Events of the last time
-// are passed on before, in partial batches, unless a schema change is among them: a restart must be able to
+// are passed on before, in partial batches. A schema change among them waits: a restart must be able to
 // resume after it.
 type assembler struct {
 	s    *Source
@@ -28,7 +28,7 @@ type assembler struct {
 	start  mongo.OpTime // End of the last batch
 	end    mongo.OpTime // complete
 	sent   mongo.OpTime // the time of the last event in a batch
-	newest mongo.OpTime // that the stream is known to have reached
+	newest mongo.OpTime // the time of the last token
 
 	token token  // of the last event
 	mark  string // from which everything after end comes

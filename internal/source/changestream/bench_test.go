@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// BenchmarkRead reads 100,000 inserts of 1 KB, by a source and by the driver's change stream, which only counts.
+// BenchmarkRead reads 100,000 inserts of 1 KB: by a source, its replies alone, and by the driver's change stream,
+// which only counts.
 func BenchmarkRead(b *testing.B) {
 	const total = 100_000
 	w := start(b, "6.0")
@@ -55,6 +56,21 @@ func BenchmarkRead(b *testing.B) {
 			b.Fatalf("%d events: %v", n, err)
 		}
 		return n
+	})
+	measure("replies", func() (n int) {
+		o := w.options("bench")
+		o.Await = 0
+		r := &reader{s: New(w.c, o), from: from(before)}
+		w.ok(r.open(b.Context()))
+		defer r.close(b.Context())
+		for {
+			rep, err := r.next(b.Context())
+			w.ok(err)
+			w.ok(rep.Each(func([]byte) error { n++; return nil }))
+			if rep.Empty() || !rep.token.at().Before(end) {
+				return n
+			}
+		}
 	})
 	measure("driver", func() int { return w.bare(before, end) })
 	measure("driver, no options", func() int {

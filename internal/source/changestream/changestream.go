@@ -29,6 +29,9 @@ type Options struct {
 	// apply to internal databases, views and schema changes. But a change that cannot be followed fails the
 	// run only if Keep wants one of its names.
 	Keep func(ns string) bool
+	// JoinRenames makes a rename between databases an error. Change streams report a copy and a drop, while rules
+	// judge the command of the user.
+	JoinRenames bool
 	// ReadAheadBytes bounds what is read ahead, default 32 MB. A reply of larger documents than those before
 	// may exceed it, by 16 MB at most.
 	ReadAheadBytes int64
@@ -38,7 +41,7 @@ type Options struct {
 	Await time.Duration
 	Log   *slog.Logger // default discards
 	// Waiting is called from time to time with what a reply waits for that does not come, and with "" once it
-	// has come. It may be nil.
+	// has come. One goroutine at a time calls it. It may be nil.
 	Waiting func(what string)
 
 	match []string // kinds of events that the server leaves out

@@ -14,7 +14,7 @@ import (
 var errOver = errors.New("the span is over")
 
 // Look calls fn, in order, for the span's events of the namespaces that o.Keep takes, and for all schema
-// changes; those that cannot be followed have kind and names only. fn must not keep the event. Look waits until
+// changes. Those that cannot be followed have kind and names only. fn must not keep the event. Look waits until
 // the stream has passed the span.
 func Look(ctx context.Context, c *mongo.Cluster, o Options, span oplog.Span, fn func(*stream.Event) error) error {
 	if !span.After.Before(span.Until) {

@@ -25,7 +25,7 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 	if ns.internal {
 		return nil, nil
 	}
-	ch, err := c.schema(ns, a.s.opt.Support)
+	ch, err := c.schema(ns, &a.s.opt)
 	var n *notFollowed
 	switch {
 	case !errors.As(err, &n):
@@ -43,7 +43,7 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 	return ch, err
 }
 
-func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
+func (c *change) schema(ns *namespace, o *Options) (*stream.Change, error) {
 	if c.description != nil && !bsonraw.Valid(c.description, bsonraw.MaxDepth) {
 		return nil, fmt.Errorf("%w: no valid BSON", ErrUnknown)
 	}
@@ -56,13 +56,13 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 	case "dropDatabase":
 		return &stream.Change{Kind: stream.ChangeDropDatabase, NS: ns.db}, nil
 	case "rename":
-		return c.rename(ns, s)
+		return c.rename(ns, o)
 	case "create":
-		return c.create(ch, ns, s)
+		return c.create(ch, ns, o)
 	case "drop":
 		ch.Kind = stream.ChangeDrop
 		switch {
-		case s.Expanded && c.uuid == nil:
+		case o.Support.Expanded && c.uuid == nil:
 			ch.Kind = stream.ChangeDropView
 		case ofServer(ns.coll):
 			return nil, nil
@@ -75,7 +75,7 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 		ch.Indexes, err = c.indexes(false)
 	case "modify":
 		if _, view := bsonraw.Field(c.description, "viewOn"); view {
-			return c.create(ch, ns, s)
+			return c.create(ch, ns, o)
 		}
 		ch.Kind, ch.Options = stream.ChangeCollMod, c.description
 	case "reshardCollection":
@@ -100,13 +100,13 @@ func (c *change) schema(ns *namespace, s Support) (*stream.Change, error) {
 }
 
 // create makes the change of a new collection, or of a new or redefined view.
-func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Change, error) {
+func (c *change) create(ch *stream.Change, ns *namespace, o *Options) (*stream.Change, error) {
 	viewOn, view := bsonraw.Field(c.description, "viewOn")
 	on, _ := text(viewOn)
 	switch {
 	case ofServer(ns.coll):
 		return nil, nil
-	case view && string(on) == mongo.BucketsPrefix+ns.coll && s.System: // the buckets' event has the series
+	case view && string(on) == mongo.BucketsPrefix+ns.coll && o.Support.System: // the buckets' event has the series
 		return nil, nil
 	case view && string(on) == mongo.BucketsPrefix+ns.coll:
 		err := mongo.WithHint(
@@ -127,7 +127,7 @@ func (c *change) create(ch *stream.Change, ns *namespace, s Support) (*stream.Ch
 	return ch, nil
 }
 
-func (c *change) rename(ns *namespace, s Support) (*stream.Change, error) {
+func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 	from, to := ns.name, namespaceOf(c.to)
 	if _, coll := mongo.SplitNS(to); coll == "" {
 		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
@@ -138,7 +138,7 @@ func (c *change) rename(ns *namespace, s Support) (*stream.Change, error) {
 		ch.DropTarget = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
 	}
 	ch.Command, _ = mongo.Staged(from)
-	if err := unseen(ch, s); err != nil {
+	if err := o.unseen(ch); err != nil {
 		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: ch.DropTarget}}
 	}
 	if mongo.IsBuckets(from) && mongo.IsBuckets(to) {
@@ -170,22 +170,20 @@ func (c *change) reshard(ns *namespace) *stream.Change {
 		NS: fmt.Sprintf("%s.%s%x", ns.db, mongo.ReshardingPrefix, uuid.Data)}
 }
 
-// unseen returns why a rename leaves a collection whose documents were not reported.
-func unseen(ch *stream.Change, s Support) error {
-	var what string
-	switch {
-	case s.Copies:
-		return nil
+// unseen returns why a rename that ends a command cannot be followed.
+func (o *Options) unseen(ch *stream.Change) error {
+	var err error
+	switch copied := "the change streams of the source do not report the documents that %s copies into %s"; {
+	case ch.Command == mongo.CommandMove && o.JoinRenames:
+		err = fmt.Errorf("change streams report a rename between databases to %s as a copy and a drop, which rules would judge",
+			ch.To)
+	case o.Support.Copies:
 	case ch.Command == mongo.CommandCapped:
-		what = "convertToCapped"
-	case ch.Command == mongo.CommandMove && !s.Expanded:
-		what = "a rename between databases"
-	default:
-		return nil
+		err = fmt.Errorf(copied, "convertToCapped", ch.To)
+	case ch.Command == mongo.CommandMove && !o.Support.Expanded:
+		err = fmt.Errorf(copied, "a rename between databases", ch.To)
 	}
-	return mongo.WithHint(
-		fmt.Errorf("the change streams of the source do not report the documents that %s copies into %s", what, ch.To),
-		"start the job again with --restart, which copies the present state; or capture oplogs")
+	return mongo.WithHint(err, "start the job again with --restart, which copies the present state; or capture oplogs")
 }
 
 // indexes returns those of an operationDescription, with or without their specifications.

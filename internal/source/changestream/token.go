@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -46,7 +47,7 @@ const (
 	keyTrue     = 0x6f
 	keyBinary   = 0x5a
 	uuidSize    = 16
-	// keyBytes reach beyond the UUID.
+	// keyBytes is more than a key has up to the end of the UUID.
 	keyBytes = 64
 )
 
@@ -101,25 +102,38 @@ func (t token) uuid() *[16]byte {
 	return (*[16]byte)(append([]byte(nil), key[3:3+uuidSize]...))
 }
 
-// mark returns the token as a position has it: the key, and the types after a slash.
+// typed ends a position's token that has types, which the end of a key never does.
+const typed = "FF"
+
+// mark returns the token as a position has it, in hex: the key, and if there are types, those, how many bytes they are
+// (in four digits), and typed.
 func (t token) mark() string {
 	if len(t.types) == 0 {
 		return string(t.data)
 	}
-	return string(t.data) + "/" + hex.EncodeToString(t.types)
+	return fmt.Sprintf("%s%X%04X%s", t.data, t.types, len(t.types), typed)
 }
 
 // fromMark returns the document of a position's token.
 func fromMark(mark string) (bson.D, error) {
-	data, types, typed := strings.Cut(mark, "/")
-	doc := bson.D{{Key: "_data", Value: data}}
-	bits, err := hex.DecodeString(types)
+	var types []byte
+	data, hasTypes := strings.CutSuffix(mark, typed)
+	_, err := hex.DecodeString(mark)
+	if hasTypes && err == nil {
+		const digits = 4
+		at := max(len(data)-digits, 0)
+		n, _ := strconv.ParseUint(data[at:], 16, 16)
+		from := max(at-2*int(n), 0)
+		types, err = hex.DecodeString(data[from:at])
+		data = data[:from]
+	}
 	if _, ok := (token{data: []byte(data)}).time(); !ok || err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("%q is not a resume token of a change stream", mark),
 			"the position was made by another capture; start the job again with --restart")
 	}
-	if typed {
-		doc = append(doc, bson.E{Key: "_typeBits", Value: bson.Binary{Data: bits}})
+	doc := bson.D{{Key: "_data", Value: data}}
+	if hasTypes {
+		doc = append(doc, bson.E{Key: "_typeBits", Value: bson.Binary{Data: types}})
 	}
 	return doc, nil
 }

@@ -102,7 +102,10 @@ func TestTokens(t *testing.T) {
 	if err != nil || string(kit.Raw(again)) != string(typed) {
 		t.Errorf("%s: %v, %v", tok.mark(), again, err)
 	}
-	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16]} {
+	if _, err := hex.DecodeString(tok.mark()); err != nil {
+		t.Errorf("%s: %v", tok.mark(), err)
+	}
+	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16], "FF", "82FFFF", event[:18] + "FFFFFF"} {
 		if _, err := fromMark(bad); err == nil {
 			t.Errorf("%q is a token", bad)
 		}
@@ -178,6 +181,33 @@ func TestReshard(t *testing.T) {
 	if c, _ := mongo.Staged(ch.NS); c != mongo.CommandReshard || ch.Command != c || ch.To != "db.c" || !ch.DropTarget ||
 		!ch.UUID.Equal(uuid) || ch.Mark == "" {
 		t.Errorf("%+v", ch)
+	}
+}
+
+// TestUnseen: commands whose documents or steps are not reported end jobs that keep the collection, with a remedy.
+func TestUnseen(t *testing.T) {
+	all := Support{Expanded: true, Copies: true}
+	for name, c := range map[string]struct {
+		o     Options
+		from  string
+		fails bool
+	}{
+		"capped":              {Options{Support: all}, "tmpabcde.convertToCapped.c", false},
+		"capped by a router":  {Options{Support: Support{Expanded: true}}, "tmpabcde.convertToCapped.c", true},
+		"moved":               {Options{Support: Support{Expanded: true}}, "tmpabcde.renameCollection", false},
+		"moved before 6.0":    {Options{}, "tmpabcde.renameCollection", true},
+		"moved, under rules":  {Options{Support: all, JoinRenames: true}, "tmpabcde.renameCollection", true},
+		"moved, but excluded": {Options{Keep: func(string) bool { return false }}, "tmpabcde.renameCollection", false},
+		"out":                 {Options{JoinRenames: true}, "tmp.agg_out.1", false},
+	} {
+		doc := event("20", "rename", "to", d("db", "db", "coll", "c"))
+		doc[2].Value = d("db", "db", "coll", c.from)
+		a := newAssembler(New(&mongo.Cluster{}, c.o), stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: 1}}},
+			func(context.Context, *stream.Batch) error { return nil })
+		err := a.reply(t.Context(), madeReply(doc))
+		if (err != nil) != c.fails || err != nil && mongo.HintOf(err) == "" {
+			t.Errorf("%s: %v (hint: %s)", name, err, mongo.HintOf(err))
+		}
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // described makes an update of an updateDescription. The form is delta.Invalid if the description does not say
-// which fields it means: "a.b" may be a field of a, or one with a dot in its name, and "a.0" an element of an
-// array, or a field. Since 6.0 disambiguatedPaths says so.
+// which fields it means. "a.b" may be a field of a, or one with a dot in its name. "a.0" may be an element of
+// an array, or a field. Since 6.0 disambiguatedPaths says so.
 //
 // A description does not say whether a set field was there: the update changes it in place, or appends it.
 // Only pipelines move fields.
