@@ -207,7 +207,7 @@ func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Repo
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, SourceVia: s.Via, ShardsLeft: true,
 		TargetShards: s.TargetShards,
-		AllowShard: s.AllowShard, Rules: s.Rules,
+		AllowShard:   s.AllowShard, Rules: s.Rules,
 		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Users: s.Users, Online: true,
 			Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})

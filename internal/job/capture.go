@@ -150,7 +150,7 @@ func oplogOf(ctx context.Context, of origin.Part) (why string, err error) {
 	case err != nil:
 		return "", err
 	}
-	if _, none := reply.LookupErr("cursor", "firstBatch", "0"); none != nil {
+	if first := reply.Lookup("cursor", "firstBatch", "0"); first.IsZero() {
 		return of.Name + " has no oplog", nil
 	}
 	return "", nil

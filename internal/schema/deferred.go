@@ -148,7 +148,7 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 }
 
 // plain reports that there is nothing to defer.
-func (x *Deferred) plain() bool { return !x.Unbuilt && x.Expire == nil && !x.Absent }
+func (d *Deferred) plain() bool { return !d.Unbuilt && d.Expire == nil && !d.Absent }
 
 // nothing reports that there is nothing to store and nothing to delete, as for most indexes. A read is cheaper than
 // two majority writes for each of thousands of collections.

@@ -15,7 +15,7 @@ import (
 // assembler turns change events into batches, in one goroutine.
 //
 // Several events may have one cluster time. So a time is complete only when the stream is known to have passed
-// it: by a later event, by a later token, or, of a replica set, by an empty reply. Events of the last time
+// it. A later event or a later token shows that, and, of a replica set, an empty reply. Events of the last time
 // are passed on before, in partial batches. A schema change among them waits: a restart must be able to
 // resume after it.
 type assembler struct {
@@ -58,7 +58,7 @@ func (a *assembler) run(ctx context.Context, r *reader) error {
 	defer timer.Stop()
 	watch := stallWatch{s: a.s, moved: time.Now()}
 	for {
-		idle := false
+		var idle bool
 		select {
 		case rep, ok := <-r.replies:
 			if !ok {

@@ -46,14 +46,14 @@ func (a *assembler) reread(ctx context.Context, b *stream.Batch, open []int, mar
 	for _, i := range open {
 		isOpen[i] = true
 	}
-	for cut := 0; b != nil; {
+	for b != nil {
 		n, err := r.read(ctx, b.Events, open)
 		if err != nil {
 			return err
 		}
 		part, rest := b, (*stream.Batch)(nil)
 		if open = open[n:]; len(open) > 0 {
-			cut = open[0]
+			cut := open[0]
 			part, rest = cutAt(b, cut, mark)
 			for i := range open {
 				open[i] -= cut
