@@ -116,8 +116,8 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 }
 
 // movedTo returns the UUID of the collection that has a name now, if it continues the one with id. It does if
-// nobody has made it, or made something of its name, after a drop of the other. after is a position before such a drop, or
-// that of the drop.
+// nobody has made it, or made something of its name, after a drop of the other. after is a position before such
+// a drop, or that of the drop.
 func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (now bson.Binary, err error) {
 	db, coll := mongo.SplitNS(ns)
 	_, now, err = m.of.listed(ctx, db, bson.D{{Key: "name", Value: coll}, {Key: "type", Value: "collection"}})

@@ -166,8 +166,8 @@ func (c *change) reshard(ns *namespace) *stream.Change {
 		return nil
 	}
 	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: f.Value[5:]}
-	return &stream.Change{Kind: stream.ChangeRename, Command: mongo.CommandReshard, To: ns.name, DropTarget: true, UUID: uuid,
-		NS: fmt.Sprintf("%s.%s%x", ns.db, mongo.ReshardingPrefix, uuid.Data)}
+	return &stream.Change{Kind: stream.ChangeRename, Command: mongo.CommandReshard, To: ns.name, DropTarget: true,
+		UUID: uuid, NS: fmt.Sprintf("%s.%s%x", ns.db, mongo.ReshardingPrefix, uuid.Data)}
 }
 
 // unseen returns why a rename that ends a command cannot be followed.
@@ -175,8 +175,8 @@ func (o *Options) unseen(ch *stream.Change) error {
 	var err error
 	switch copied := "the change streams of the source do not report the documents that %s copies into %s"; {
 	case ch.Command == mongo.CommandMove && o.JoinRenames:
-		err = fmt.Errorf("change streams report a rename between databases to %s as a copy and a drop, which rules would judge",
-			ch.To)
+		err = fmt.Errorf("change streams report a rename between databases to %s as a copy and a drop, which rules "+
+			"would judge", ch.To)
 	case o.Support.Copies:
 	case ch.Command == mongo.CommandCapped:
 		err = fmt.Errorf(copied, "convertToCapped", ch.To)

@@ -105,7 +105,8 @@ func TestTokens(t *testing.T) {
 	if _, err := hex.DecodeString(tok.mark()); err != nil {
 		t.Errorf("%s: %v", tok.mark(), err)
 	}
-	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16], "FF", "82FFFF", event[:18] + "FFFFFF"} {
+	for _, bad := range []string{"", "12:3/4", event + "/x", "83" + event[2:], event[:16], "FF", "82FFFF",
+		event[:18] + "FFFFFF"} {
 		if _, err := fromMark(bad); err == nil {
 			t.Errorf("%q is a token", bad)
 		}
@@ -169,7 +170,8 @@ func TestSplit(t *testing.T) {
 // TestReshard: a resharded collection is reported as by an oplog, and other changes of shard keys are not.
 func TestReshard(t *testing.T) {
 	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte("fedcba9876543210")}
-	bs := hand(t, Support{Expanded: true}, event("20", "shardCollection", "operationDescription", d("shardKey", d("a", 1))),
+	bs := hand(t, Support{Expanded: true},
+		event("20", "shardCollection", "operationDescription", d("shardKey", d("a", 1))),
 		event("21", "refineCollectionShardKey", "operationDescription", d("shardKey", d("a", 1, "b", 1))),
 		event("22", "reshardCollection", "operationDescription", d("reshardUUID", uuid, "shardKey", d("b", 1))),
 		event("23", "delete", "documentKey", d("_id", 7)))
