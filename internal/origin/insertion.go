@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/changestream"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -54,7 +55,7 @@ func insertions(ctx context.Context, run func(context.Context, string, bson.D) (
 		if id == 0 {
 			return times, nil
 		}
-		if in.Until.Before(timeOf(bson.Raw(reply))) {
+		if in.Until.Before(changestream.TimeOf(bson.Raw(reply))) {
 			_, err = run(ctx, "admin", bson.D{{Key: "killCursors", Value: "$cmd.aggregate"},
 				{Key: "cursors", Value: bson.A{id}}})
 			return times, err

@@ -2,11 +2,9 @@ package origin
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +64,7 @@ func (s *Streamed) StartAt(at mongo.OpTime) stream.Position { return stream.Posi
 
 // ReadFrom returns the first change needed from a position on.
 func (s *Streamed) ReadFrom(p stream.Position) (mongo.OpTime, error) {
-	if p.Mark != "" && !isToken(p.Mark) {
+	if p.Mark != "" && !changestream.IsToken(p.Mark) {
 		return p.At, errOtherCapture(p)
 	}
 	return p.At, nil
@@ -76,12 +74,6 @@ func (s *Streamed) ReadFrom(p stream.Position) (mongo.OpTime, error) {
 func errOtherCapture(p stream.Position) error {
 	return mongo.WithHint(fmt.Errorf("position %s is one of oplogs, and no change stream begins there", p.At),
 		"continue with --capture oplog, or start again with --restart")
-}
-
-// isToken reports the data of a resume token.
-func isToken(mark string) bool {
-	_, err := hex.DecodeString(mark)
-	return err == nil && strings.HasPrefix(mark, "82")
 }
 
 // Changes returns the changes of the deployment.
@@ -193,7 +185,7 @@ func (s *Streamed) settled(ctx context.Context) (mongo.OpTime, error) {
 		_, _ = conn.Run(context.WithoutCancel(ctx), "admin", bson.D{{Key: "killCursors", Value: "$cmd.aggregate"},
 			{Key: "cursors", Value: bson.A{id}}})
 	}()
-	for !at.Before(timeOf(bson.Raw(reply))) {
+	for !at.Before(changestream.TimeOf(bson.Raw(reply))) {
 		reply, err = conn.Run(ctx, "admin", bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: "$cmd.aggregate"},
 			{Key: "maxTimeMS", Value: poll.Milliseconds()}})
 		if err != nil {
@@ -204,22 +196,6 @@ func (s *Streamed) settled(ctx context.Context) (mongo.OpTime, error) {
 		}
 	}
 	return at, nil
-}
-
-// timeOf is the cluster time of a reply's resume token, whose data begin with it.
-func timeOf(reply bson.Raw) (at mongo.OpTime) {
-	text, _ := reply.Lookup("cursor", "postBatchResumeToken", "_data").StringValueOK()
-	const kind, seconds = 2, 8 // hexadecimal digits
-	if len(text) < kind+2*seconds {
-		return at
-	}
-	raw, err := hex.DecodeString(text[kind : kind+2*seconds])
-	if err != nil {
-		return at
-	}
-	at.TS.T = uint32(raw[0])<<24 | uint32(raw[1])<<16 | uint32(raw[2])<<8 | uint32(raw[3])
-	at.TS.I = uint32(raw[4])<<24 | uint32(raw[5])<<16 | uint32(raw[6])<<8 | uint32(raw[7])
-	return at
 }
 
 // Positions returns the present positions. Behind routers they are the latest time that the router and the

@@ -101,18 +101,3 @@ func testStreamedSet(t *testing.T, version string) {
 		t.Errorf("%v", seen)
 	}
 }
-
-// TestTimeOf: the data of a token begin with its time.
-func TestTimeOf(t *testing.T) {
-	reply := kit.Raw(kit.D("cursor", kit.D("postBatchResumeToken", kit.D("_data", "8265A1B2C3000000072B0229296E04"))))
-	want := mongo.OpTime{TS: bson.Timestamp{T: 0x65A1B2C3, I: 7}}
-	if got := timeOf(reply); got != want {
-		t.Errorf("%v, want %v", got, want)
-	}
-	if got := timeOf(kit.Raw(kit.D("cursor", kit.D("id", 1)))); !got.IsZero() {
-		t.Errorf("of none %v", got)
-	}
-	if !isToken("8265A1B2C3000000072B0229296E04") || isToken("1700000000:1/2") || isToken(`{"s0":"1:1/1"}`) {
-		t.Error("tokens are not told from other marks")
-	}
-}

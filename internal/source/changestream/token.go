@@ -138,6 +138,22 @@ func fromMark(mark string) (bson.D, error) {
 	return doc, nil
 }
 
+// IsToken reports whether a position's token is one of change streams.
+func IsToken(mark string) bool {
+	_, err := fromMark(mark)
+	return err == nil
+}
+
+// TimeOf returns the cluster time that a reply of a change stream has reached, zero if it has no token.
+func TimeOf(reply bson.Raw) mongo.OpTime {
+	doc, _ := reply.Lookup("cursor", "postBatchResumeToken").DocumentOK()
+	t, err := parseToken(doc)
+	if err != nil {
+		return mongo.OpTime{}
+	}
+	return t.at()
+}
+
 // before returns the last position before a time.
 func before(at mongo.OpTime) mongo.OpTime {
 	if at.TS.I == 0 {

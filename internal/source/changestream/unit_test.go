@@ -283,3 +283,18 @@ func FuzzEvent(f *testing.F) {
 		_ = a.event(doc)
 	})
 }
+
+// TestTimeOf: the data of a token begin with its time.
+func TestTimeOf(t *testing.T) {
+	reply := kit.Raw(kit.D("cursor", kit.D("postBatchResumeToken", kit.D("_data", "8265A1B2C3000000072B0229296E04"))))
+	want := mongo.OpTime{TS: bson.Timestamp{T: 0x65A1B2C3, I: 7}, Term: -1}
+	if got := TimeOf(reply); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := TimeOf(kit.Raw(kit.D("cursor", kit.D("id", 1)))); !got.IsZero() {
+		t.Errorf("of none %v", got)
+	}
+	if !IsToken("8265A1B2C3000000072B0229296E04") || IsToken("1700000000:1/2") || IsToken(`{"s0":"1:1/1"}`) {
+		t.Error("tokens are not told from other marks")
+	}
+}
