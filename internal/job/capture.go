@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,13 +34,20 @@ func (j *Job) chooseCapture(ctx context.Context, o shards.Options) (err error) {
 		spec.Capture = state.CaptureStreams
 	}
 	by := spec.Capture
-	if by == state.CaptureAuto && !spec.Restart {
+	// The precheck refuses a part of a deployment, of which nothing may be readable.
+	if by == state.CaptureAuto && !spec.Restart && !isPart(ctx, j.dst, true) {
 		if by, err = j.storedCapture(ctx); err != nil {
 			return err
 		}
 	}
 	j.capture, err = j.probeCapture(ctx, cmp.Or(by, state.CaptureAuto), o)
 	return err
+}
+
+// isPart reports a part of a deployment.
+func isPart(ctx context.Context, c *mongo.Cluster, allowShard bool) bool {
+	_, part := errors.AsType[*mongo.Incomplete](c.CheckComplete(ctx, allowShard))
+	return part
 }
 
 // storedCapture is that of a job that has begun, "" if there is none, or it cannot be read: the precheck says
@@ -85,7 +93,9 @@ func (j *Job) probeCapture(ctx context.Context, by state.Capture, o shards.Optio
 	case src.Info.Kind == mongo.KindSharded:
 		j.source.shards, err = openShards(ctx, src, o)
 	case src.Info.Kind == mongo.KindReplicaSet && auto && j.spec.Mode != ModeStructure:
-		c.why, err = j.insteadOf(ctx, origin.Part{Name: "the source", Cluster: src})
+		if !isPart(ctx, src, j.spec.AllowShard) {
+			c.why, err = j.insteadOf(ctx, origin.Part{Name: "the source", Cluster: src})
+		}
 	}
 	if c.why != "" {
 		c.by = state.CaptureStreams

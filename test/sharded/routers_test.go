@@ -85,6 +85,7 @@ func TestRouters(t *testing.T) {
 
 // TestRoutersToShards: the same to a sharded cluster, which gets the shard keys of the source.
 func TestRoutersToShards(t *testing.T) {
+	lab.Nightly(t)
 	b := newRoutersBed(t)
 	b.collections()
 	b.fill(20)

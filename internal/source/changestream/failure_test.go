@@ -109,6 +109,7 @@ func TestForeignToken(t *testing.T) {
 
 // TestOverwritten: an oplog that has overwritten a position says so, to its token and to its time.
 func TestOverwritten(t *testing.T) {
+	lab.Nightly(t)
 	l := lab.ForTest(t, lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}})
 	w := world{TB: t, c: dial.Cluster(t, l.URI(), mongo.Options{})}
 	var err error
