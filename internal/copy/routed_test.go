@@ -310,6 +310,7 @@ func TestRoutedRenamedAndDropped(t *testing.T) {
 
 // TestRoutedMovedDatabase: movePrimary gives the collections of a database other UUIDs during the copy.
 func TestRoutedMovedDatabase(t *testing.T) {
+	lab.Nightly(t)
 	b := newRoutedBed(t, "movedb")
 	insert(t, b.src, b.db, "c", mixedDocs(1500))
 	task := b.task("c")

@@ -66,7 +66,7 @@ func TestPlantedRouted(t *testing.T) {
 	for name, sides := range routed {
 		for _, tc := range plantedTests() {
 			t.Run(name+" "+tc.name, func(t *testing.T) {
-				lab.Share(t, 4)
+				lab.Share(t, 8)
 				if strings.Contains(tc.name, "clustered") && !b.c.Info.Version.AtLeast(5, 3) {
 					t.Skip("users cluster no collections")
 				}
