@@ -34,8 +34,8 @@ func (j *Job) chooseCapture(ctx context.Context, o shards.Options) (err error) {
 		spec.Capture = state.CaptureStreams
 	}
 	by := spec.Capture
-	// The precheck refuses a part of a deployment, of which nothing may be readable.
-	if by == state.CaptureAuto && !spec.Restart && !isPart(ctx, j.dst, true) {
+	// The precheck refuses a member that is not the primary. An arbiter has nothing to read.
+	if by == state.CaptureAuto && !spec.Restart && !notPrimary(ctx, j.dst) {
 		if by, err = j.storedCapture(ctx); err != nil {
 			return err
 		}
@@ -44,10 +44,9 @@ func (j *Job) chooseCapture(ctx context.Context, o shards.Options) (err error) {
 	return err
 }
 
-// isPart reports a part of a deployment.
-func isPart(ctx context.Context, c *mongo.Cluster, allowShard bool) bool {
-	_, part := errors.AsType[*mongo.Incomplete](c.CheckComplete(ctx, allowShard))
-	return part
+func notPrimary(ctx context.Context, c *mongo.Cluster) bool {
+	_, is := errors.AsType[*mongo.Incomplete](c.CheckMember(ctx))
+	return is
 }
 
 // storedCapture is that of a job that has begun, "" if there is none, or it cannot be read: the precheck says
@@ -93,7 +92,7 @@ func (j *Job) probeCapture(ctx context.Context, by state.Capture, o shards.Optio
 	case src.Info.Kind == mongo.KindSharded:
 		j.source.shards, err = openShards(ctx, src, o)
 	case src.Info.Kind == mongo.KindReplicaSet && auto && j.spec.Mode != ModeStructure:
-		if !isPart(ctx, src, j.spec.AllowShard) {
+		if !notPrimary(ctx, src) {
 			c.why, err = j.insteadOf(ctx, origin.Part{Name: "the source", Cluster: src})
 		}
 	}

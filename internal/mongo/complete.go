@@ -49,7 +49,7 @@ func incomplete(hint, format string, args ...any) error {
 // cluster at its routers, or a standalone server. allowShard accepts a shard. It waits up to 12 s for an election.
 // Any other error says that the deployment did not reply.
 func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
-	if err := c.checkMember(ctx); err != nil {
+	if err := c.CheckMember(ctx); err != nil {
 		return err
 	}
 	if err := c.checkHosts(ctx); err != nil {
@@ -71,8 +71,9 @@ func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	return nil
 }
 
-// checkMember rejects a member other than the primary, which only a direct connection stays with.
-func (c *Cluster) checkMember(ctx context.Context) error {
+// CheckMember returns an Incomplete for a member other than the primary, which only a direct connection stays with. It
+// waits up to 12 s for an election.
+func (c *Cluster) CheckMember(ctx context.Context) error {
 	if !c.direct {
 		return nil
 	}

@@ -208,8 +208,7 @@ func (s *Streamed) Positions(ctx context.Context) (mongo.Positions, error) {
 	if err != nil {
 		return p, err
 	}
-	at, err := s.ClusterTime(ctx)
-	at.Term = -1
+	at, err := s.latest(ctx)
 	p.Last, p.Majority = at, at
 	return p, err
 }

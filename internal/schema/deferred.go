@@ -93,7 +93,7 @@ func AllDeferred(ctx context.Context, target *mongo.Cluster) ([]Deferred, error)
 }
 
 func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]Deferred, error) {
-	return mongo.ReadAll[Deferred](ctx, "read what is deferred")(c.Client.Database(mongo.StateDB).
+	return mongo.ReadAll[Deferred](ctx, "read what is deferred")(primaryDB(c, mongo.StateDB).
 		Collection(deferredCollection).Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 }
 

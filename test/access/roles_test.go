@@ -95,7 +95,7 @@ func since50() bool {
 	return v == "" || v >= "5"
 }
 
-// TestBuiltInRoles runs a whole job with the documented roles.
+// TestBuiltInRoles runs a complete job with the documented roles.
 func TestBuiltInRoles(t *testing.T) {
 	log := succeeds(t, sourceSide().user(t, "reader", sourceRoles()), targetSide().user(t, "writer", targetRoles()))
 	quiet(t, log)

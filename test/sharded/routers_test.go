@@ -63,7 +63,7 @@ func TestRoutersMovePrimary(t *testing.T) {
 	b.finish(j, done, "capped", "folded", "again")
 }
 
-// TestRouters: a cluster whose shards refuse direct reads arrives whole through its routers, while its chunks
+// TestRouters: a cluster whose shards refuse direct reads arrives completely through its routers, while its chunks
 // move. A job that is broken off goes on as it began.
 func TestRouters(t *testing.T) {
 	b := newRoutersBed(t)

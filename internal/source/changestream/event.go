@@ -25,7 +25,7 @@ type change struct {
 	description bson.Raw // operationDescription
 	session     []byte   // of a transaction
 	number      int64    // of the transaction
-	fragment    int64    // of an event that the server split, from 1; 0 is a whole event
+	fragment    int64    // of an event that the server split, from 1; 0 is a complete event
 	fragments   int64
 }
 
