@@ -11,12 +11,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/scan"
 )
 
-func (c *collection) compare(ctx context.Context, sl scan.Slice) error {
+func (c *collection) compare(ctx context.Context, rq request) error {
 	j := &join{collection: c}
-	err := c.stream(ctx, sl, false, func(ctx context.Context, left, right *stream) error {
+	err := c.stream(ctx, rq, func(ctx context.Context, left, right *stream) error {
 		j.left.stream, j.right.stream = left, right
 		defer j.free()
 		return j.run(ctx)

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -43,8 +44,8 @@ type task struct {
 	what  string // it does, in words
 	slots int64  // of Options.Workers
 	run   func(ctx context.Context) error
-	// digest: ranges do it where digests do not work out.
-	digest bool
+	// instead, if not nil, returns what does it after run has failed, or an error.
+	instead func(ctx context.Context, err error) ([]task, error)
 }
 
 func newCollection(e *Engine, p Pair) *collection {
@@ -56,8 +57,10 @@ const maxRanges = 2048
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
 	err := again(ctx, c.e.o.Log, "describe "+c.pair.Source, func() (err error) {
-		if c.sides[source], err = c.e.side(ctx, source, c.pair.Source); err == nil {
-			c.sides[target], err = c.e.side(ctx, target, c.pair.Target)
+		for i := range c.sides {
+			if err == nil && !c.sides[i].exists {
+				c.sides[i], err = c.e.side(ctx, i, c.name(i))
+			}
 		}
 		return err
 	})
@@ -70,20 +73,54 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	if c.e.o.Documents != nil {
 		return c.documents(), nil
 	}
-	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task
-	if c.digestible() {
-		readers := max(src.readers(), dst.readers())
-		c.row.Method, c.row.Ranges = Digest, 1
-		run := func(ctx context.Context) error { return c.digest(ctx, readers) }
-		tasks = []task{{what: "compare " + c.pair.Source, slots: int64(readers), run: run, digest: true}}
-	} else if tasks, err = c.rangeTasks(ctx); err != nil {
+	if c.unsized() {
+		c.row.Method, c.row.Ranges = Ranges, 1
+		tasks = []task{{what: "compare " + c.pair.Source, slots: 1, run: c.small, instead: c.larger}}
+	} else if tasks, err = c.sized(ctx); err != nil {
 		return nil, err
 	}
 	if src.Capped() && dst.Capped() && !c.e.o.sampled() {
 		tasks = append(tasks, task{what: "compare the order of " + c.pair.Source, slots: 1, run: c.order})
 	}
 	return tasks, nil
+}
+
+// sized plans by sizes.
+func (c *collection) sized(ctx context.Context) ([]task, error) {
+	for i := range c.sides {
+		if s := &c.sides[i]; s.unsized {
+			if err := again(ctx, c.e.o.Log, "size of "+s.NS, func() error { return s.measure(ctx) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	src, dst := &c.sides[source], &c.sides[target]
+	c.e.c.estDocs.Add(src.Count + dst.Count)
+	if !c.digestible() {
+		return c.rangeTasks(ctx)
+	}
+	readers := max(src.readers(), dst.readers())
+	c.row.Method, c.row.Ranges = Digest, 1
+	run := func(ctx context.Context) error { return c.digest(ctx, readers) }
+	return []task{{what: "compare " + c.pair.Source, slots: int64(readers), run: run, instead: c.byRanges}}, nil
+}
+
+// larger plans a collection that was not small.
+func (c *collection) larger(ctx context.Context, err error) ([]task, error) {
+	if !errors.Is(err, errLarge) {
+		return nil, err
+	}
+	return c.sized(ctx)
+}
+
+// byRanges compares by ranges what digests cannot.
+func (c *collection) byRanges(ctx context.Context, err error) ([]task, error) {
+	if mongo.Classify(err) != mongo.ClassFatal {
+		return nil, err
+	}
+	c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.Source, "why", err)
+	return c.rangeTasks(ctx)
 }
 
 func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task) error {
@@ -96,11 +133,10 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 		g.Go(func() error {
 			err := again(ctx, c.e.o.Log, t.what, func() error { return t.run(ctx) })
 			c.e.slots.Release(t.slots)
-			if err != nil && t.digest && ctx.Err() == nil && mongo.Classify(err) == mongo.ClassFatal {
-				c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.Source, "why", err)
-				var ranges []task
-				if ranges, err = c.rangeTasks(ctx); err == nil {
-					err = c.start(ctx, g, ranges)
+			if err != nil && t.instead != nil && ctx.Err() == nil {
+				var others []task
+				if others, err = t.instead(ctx, err); err == nil {
+					err = c.start(ctx, g, others)
 				}
 			}
 			if err != nil {
@@ -122,7 +158,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	}
 	var tasks []task
 	for _, sl := range c.e.o.sample(scan.Slices(scan.Slice{}, bounds)) {
-		run := func(ctx context.Context) error { return c.compare(ctx, sl) }
+		run := func(ctx context.Context) error { return c.compare(ctx, request{Slice: sl}) }
 		tasks = append(tasks, task{what: "compare a range of " + c.pair.Source, slots: 1, run: run})
 	}
 	c.row.Method, c.row.Ranges = Ranges, len(tasks)

@@ -24,6 +24,7 @@ type side struct {
 	e                 *Engine
 	i                 int // source or target
 	exists            bool
+	unsized           bool          // Count and Bytes are not known
 	order             scan.Strategy // in the order of _id
 
 	on     *shards.Shard                         // the side is what this shard has; nil is all of the cluster
@@ -121,40 +122,72 @@ func (e *Engine) side(ctx context.Context, i int, ns string) (s side, err error)
 var errNoDocuments = errors.New("holds no documents itself")
 
 func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
-	s := side{e: e, i: i, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
+	s := e.newSide(i, ns)
 	c := e.clusters[i]
 	db, coll := mongo.SplitNS(ns)
-	raw, err := c.Command(ctx, db, bson.D{{Key: "listCollections", Value: 1},
-		{Key: "filter", Value: bson.D{{Key: "name", Value: coll}}}})
-	if err != nil {
-		return s, fmt.Errorf("describe %s on %s: %w", ns, c.Address(), err)
+	infos, err := e.listed(ctx, i, db, coll)
+	if err != nil || len(infos) == 0 {
+		return s, mongo.Wrap(err, "describe %s on %s", ns, c.Address())
 	}
-	info, err := raw.LookupErr("cursor", "firstBatch", "0")
-	if err != nil {
-		return s, nil //nolint:nilerr // an empty listing: there is no such collection
+	if err := s.takes(infos[0]); err != nil {
+		return s, err
 	}
-	doc, _ := info.DocumentOK()
-	if typ, _ := doc.Lookup("type").StringValueOK(); typ != "collection" {
-		return s, mongo.WithHint(fmt.Errorf("%s on %s is a %s, which %w", ns, c.Address(), typ, errNoDocuments),
+	return s, s.measure(ctx)
+}
+
+func (e *Engine) newSide(i int, ns string) side {
+	return side{e: e, i: i, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
+}
+
+// listed lists collections by a condition on their names. One reply has all of describedAtOnce names.
+func (e *Engine) listed(ctx context.Context, i int, db string, name any) (infos []bson.Raw, err error) {
+	raw, err := e.clusters[i].Command(ctx, db, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "name", Value: name}}}, {Key: "cursor", Value: bson.D{
+			{Key: "batchSize", Value: describedAtOnce + 1}}}})
+	if err != nil {
+		return nil, err
+	}
+	batch, _ := raw.Lookup("cursor", "firstBatch").ArrayOK()
+	values, err := batch.Values()
+	for _, v := range values {
+		info, _ := v.DocumentOK()
+		infos = append(infos, info)
+	}
+	return infos, err
+}
+
+// takes takes over what a listing says of the collection.
+func (s *side) takes(info bson.Raw) error {
+	c := s.cluster()
+	if typ, _ := info.Lookup("type").StringValueOK(); typ != "collection" {
+		return mongo.WithHint(fmt.Errorf("%s on %s is a %s, which %w", s.NS, c.Address(), typ, errNoDocuments),
 			"compare the collections that hold documents; of a time-series collection that is system.buckets.<name>")
 	}
 	s.exists = true
-	s.Options, _ = doc.Lookup("options").DocumentOK()
+	s.Options, _ = info.Lookup("options").DocumentOK()
 	if c.Info.Kind == mongo.KindSharded {
-		s.uuid.Subtype, s.uuid.Data, _ = doc.Lookup("info", "uuid").BinaryOK()
+		s.uuid.Subtype, s.uuid.Data, _ = info.Lookup("info", "uuid").BinaryOK()
 	}
-	_, s.IDIndex = doc.Lookup("idIndex").DocumentOK()
+	_, s.IDIndex = info.Lookup("idIndex").DocumentOK()
 	s.order = scan.ByOrder(&s.Collection, c.Info)
+	return nil
+}
+
+func (s *side) measure(ctx context.Context) (err error) {
+	c := s.cluster()
+	s.unsized = false
 	if c.Info.Kind != mongo.KindSharded {
-		s.Count, s.Bytes, err = c.DataSize(ctx, ns)
-		return s, err
+		s.Count, s.Bytes, err = c.DataSize(ctx, s.NS)
+		return err
 	}
-	if raw, err = c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}}); err != nil {
-		return s, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
+	db, coll := mongo.SplitNS(s.NS)
+	raw, err := c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}})
+	if err != nil {
+		return fmt.Errorf("size of %s on %s: %w", s.NS, c.Address(), err)
 	}
 	s.Bytes, s.Count = scan.SizeOf(raw)
 	s.sharded, _ = raw.Lookup("sharded").BooleanOK()
-	return s, nil
+	return nil
 }
 
 // averageSize is in bytes, never 0.

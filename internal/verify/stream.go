@@ -40,16 +40,23 @@ func newStream(e *Engine) *stream {
 
 var errWalked = errors.New("the streams were walked")
 
-// stream walks both sides of a slice at once, in _id order if the slice has no strategy.
-func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
+// request is what is read of a slice, and how.
+type request struct {
+	scan.Slice      // in _id order if it has no strategy
+	idsOnly    bool // documents of their _ids alone
+	once       bool // it fails with errLarge where a reply of smallDocs documents is not all
+}
+
+// stream walks both sides of a slice at once.
+func (c *collection) stream(ctx context.Context, rq request,
 	walk func(ctx context.Context, left, right *stream) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	var st [2]*stream
 	for i := range st {
-		s, sl := &c.sides[i], sl
-		sl.Strategy = cmp.Or(sl.Strategy, s.order)
+		s, rq := &c.sides[i], rq
+		rq.Strategy = cmp.Or(rq.Strategy, s.order)
 		st[i] = newStream(c.e)
-		g.Go(func() error { return st[i].fill(gctx, s, sl, s.want(c.e.limits.batch, idsOnly)) })
+		g.Go(func() error { return st[i].fill(gctx, s, rq) })
 	}
 	g.Go(func() error {
 		defer st[source].drop()
@@ -64,13 +71,20 @@ func (c *collection) stream(ctx context.Context, sl scan.Slice, idsOnly bool,
 
 // fill reads a slice to its end into the stream. It owns the sending end, and returns when ctx
 // ends.
-func (st *stream) fill(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
+func (st *stream) fill(ctx context.Context, s *side, rq request) error {
 	defer close(st.pages)
+	sl, want := rq.Slice, s.want(s.e.limits.batch, rq.idsOnly)
+	if rq.once {
+		want.Batch = smallDocs
+	}
 	var newest *versions.Newest
 	if s.history { // the newest versions are the documents
 		newest, sl.Lower, sl.Upper = versions.NewNewest(versions.Ever()), ofVersions(sl.Lower), ofVersions(sl.Upper)
 	}
 	st.err = s.walk(ctx, sl, want, func(part *scan.Part) error {
+		if rq.once && !part.Last {
+			return errLarge
+		}
 		p := st.page(part.Size)
 		err := part.Each(func(doc []byte) error {
 			if newest == nil {
@@ -182,7 +196,7 @@ func (c *collection) order(ctx context.Context) error {
 			id, detail, err = c.disorder(ctx, left, right)
 			return err
 		}
-		err := c.stream(ctx, scan.Slice{Strategy: scan.Serial}, true, walk)
+		err := c.stream(ctx, request{Slice: scan.Slice{Strategy: scan.Serial}, idsOnly: true}, walk)
 		if err != nil || id == "" {
 			return err
 		}

@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -278,16 +279,21 @@ func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
-	for range min(e.o.Workers, len(cols)) {
+	chunks := slices.Collect(slices.Chunk(cols, e.together(len(cols))))
+	for range min(e.o.Workers, len(chunks)) {
 		g.Go(func() error {
-			for i := next.Add(1); int(i) <= len(cols); i = next.Add(1) {
-				c := cols[i-1]
-				tasks, err := c.tasks(ctx)
-				if err == nil {
-					err = c.start(ctx, g, tasks)
+			for i := next.Add(1); int(i) <= len(chunks); i = next.Add(1) {
+				if err := e.describeAll(ctx, chunks[i-1]); err != nil {
+					return fmt.Errorf("describe collections: %w", err)
 				}
-				if err != nil {
-					return fmt.Errorf("plan %s: %w", c.pair.Source, err)
+				for _, c := range chunks[i-1] {
+					tasks, err := c.tasks(ctx)
+					if err == nil {
+						err = c.start(ctx, g, tasks)
+					}
+					if err != nil {
+						return fmt.Errorf("plan %s: %w", c.pair.Source, err)
+					}
 				}
 			}
 			return nil
