@@ -242,7 +242,7 @@ func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mappe
 	c.showStructure(phase, colls)
 	switch phase {
 	case state.PhaseCreating:
-		if err := c.makeAll(ctx, colls); err != nil {
+		if err := c.makeAll(ctx, colls, c.make); err != nil {
 			return err
 		}
 		return c.made(ctx, PhaseIndexing)
@@ -307,33 +307,16 @@ func (c *copier) make(ctx context.Context, m state.Mapped) error {
 }
 
 func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
-	if err := c.makeAll(ctx, colls); err != nil {
+	if err := c.makeAll(ctx, colls, c.makeIndexed); err != nil {
 		return err
 	}
 	var large []schema.Collection
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(2 * c.buildsAtOnce()) // builds on empty collections scan nothing
 	for _, m := range colls {
-		if m.Type == schema.TypeView {
-			continue
-		}
-		early := schema.SmallIndexes(m.Collection)
-		if len(early) == 0 || c.spec.OnExisting == ExistingMerge {
+		if _, small := c.early.Load(m.Target); !small && m.Type != schema.TypeView {
 			one := m.Collection
 			one.NS = m.Target
 			large = append(large, one)
-			continue
 		}
-		g.Go(func() error {
-			err := c.cat.Indexes.Build(gctx, m.Target, early, schema.BeforeConsistent)
-			if err == nil {
-				c.early.Store(m.Target, len(early))
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
 	}
 	if err := c.cat.Indexes.BuildEarly(ctx, large); err != nil {
 		return err
@@ -341,8 +324,27 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	return c.made(ctx, PhaseCopying)
 }
 
-// makeAll may be repeated after a crash: there are no documents yet.
-func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
+// makeIndexed creates a collection and, if it is small, what indexes it can have before its documents.
+func (c *copier) makeIndexed(ctx context.Context, m state.Mapped) error {
+	if err := c.make(ctx, m); err != nil || c.spec.OnExisting == ExistingMerge {
+		return err
+	}
+	early := schema.SmallIndexes(m.Collection)
+	if len(early) == 0 {
+		return nil
+	}
+	one := []schema.Build{{NS: m.Target, Indexes: early, Plain: true}}
+	err := c.cat.Indexes.BuildAll(ctx, one, schema.BeforeConsistent, 1)
+	if err == nil {
+		c.early.Store(m.Target, len(early))
+	}
+	return err
+}
+
+// makeAll creates collections by make, several at once, then views. It may be repeated after a crash:
+// there are no documents yet.
+func (c *copier) makeAll(ctx context.Context, colls []state.Mapped,
+	make func(context.Context, state.Mapped) error) error {
 	if c.spec.OnExisting == ExistingDrop {
 		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
 			return err
@@ -354,20 +356,20 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
+	g.SetLimit(2 * c.buildsAtOnce()) // builds on empty collections scan nothing
 	var views []state.Mapped
 	for _, m := range colls {
 		if m.Type == schema.TypeView {
 			views = append(views, m)
 			continue
 		}
-		g.Go(func() error { return c.make(gctx, m) })
+		g.Go(func() error { return make(gctx, m) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, m := range views { // in dependency order
-		if err := c.make(ctx, m); err != nil {
+		if err := make(ctx, m); err != nil {
 			return err
 		}
 	}

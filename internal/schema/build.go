@@ -79,11 +79,12 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 }
 
 func (b *builder) planAll(ctx context.Context, what *Build, p Phase) (all []planned, err error) {
-	dataNS, ns, err := b.locate(ctx, what.NS)
-	if err != nil {
-		return nil, err
+	ns := what.NS
+	if what.dataNS = ns; !what.Plain {
+		if what.dataNS, ns, err = b.locate(ctx, what.NS); err != nil {
+			return nil, err
+		}
 	}
-	what.dataNS = dataNS
 	for _, ix := range what.Indexes {
 		one, err := b.plan(ns, ix, p)
 		if err != nil {

@@ -34,6 +34,8 @@ type Build struct {
 	NS      string // on the target
 	Indexes []stream.Index
 	Bytes   int64 // of documents, roughly; 0 is unknown
+	// Plain says that NS is a collection that exists, and no time series.
+	Plain bool
 	// Built, if set, is called when all are built.
 	Built  func()
 	dataNS string
