@@ -45,6 +45,8 @@ type scenario struct {
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
+	// late is want for changes during the copy, where it differs: what the copy may have read is not left out.
+	late func(*site)
 	// check looks at both sides at the end, further than the comparison.
 	check func(source, target *site)
 	// only names the ways in which the scenario is run, all when empty.
