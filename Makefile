@@ -47,10 +47,15 @@ demo-reverse: build ## There and back: millrace reverse after each cut-over, rep
 	$(BIN)/demo --millrace $(BIN)/millrace --back --source rs:1 --docs 60000
 	$(BIN)/demo --millrace $(BIN)/millrace --back --source sharded:3x1 --target $(DEMO_TARGET) --docs 40000
 
-# What the sharded demo copies to, and how it reads the source: CAPTURE=change-streams VIA=routers.
+# What the sharded demo copies to.
 DEMO_TARGET ?= sharded:2x1
+
+# How the demo and random tests read the source: CAPTURE=change-streams VIA=routers. Millrace and its tests read the
+# same variables. Random tests leave out what change streams do not carry, by docs/reference/capture.md.
 CAPTURE ?= auto
 VIA ?= auto
+one hunt soak matrix: export MILLRACE_CAPTURE = $(CAPTURE:auto=)
+one hunt soak matrix: export MILLRACE_VIA = $(VIA:auto=)
 
 # SCENARIOS, SCALE, ROUNDS and PEERS choose what is measured, for example
 #   make bench SCALE=medium PEERS='--peer secondary --peer pcsm=/path/to/pcsm'

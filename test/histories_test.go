@@ -83,6 +83,7 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 func generate(seed uint64) history.History {
 	return history.Generate(history.Options{
 		Seed: seed, Writers: 1 + int(seed%4), Parts: []int{20 + int(seed%30), 20 + int(seed%70), 40, 80 + int(seed%90)},
+		Streamed: kit.Streamed(),
 		Since: func(major, minor int) bool {
 			return shared.sourceVer.AtLeast(major, minor) && shared.targetVer.AtLeast(major, minor)
 		},

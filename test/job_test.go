@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	millmongo "github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -47,7 +47,7 @@ func startJob(t *testing.T, spec job.Spec) (*running, error) {
 		spec.OnExisting = job.ExistingFail
 	}
 	if spec.Capture == "" {
-		spec.Capture = job.Capture(os.Getenv(captureVariable))
+		spec.Capture = job.Capture(kit.Capture())
 	}
 	spec.AllowMissing = true // histories create what they need
 	tail := &logTail{}

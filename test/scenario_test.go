@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -45,6 +45,8 @@ type scenario struct {
 	// want makes of what setup has made what the target is to hold, where skip leaves
 	// operations out. The source is not compared then, unless all happens before the job.
 	want func(*site)
+	// late is want for changes during the copy, where it differs: what the copy may have read is not left out.
+	late func(*site)
 	// check looks at both sides at the end, further than the comparison.
 	check func(source, target *site)
 	// only names the ways in which the scenario is run, all when empty.
@@ -107,7 +109,7 @@ func TestScenarios(t *testing.T) {
 				}
 			}
 		}
-		for _, cases := range [][]*trial{those(cases, false), those(cases, true)} {
+		for _, cases := range apart(cases) {
 			for some := range slices.Chunk(cases, together) {
 				runTogether(t, some)
 			}
@@ -147,7 +149,7 @@ func (sc scenario) runs(way string) bool {
 	if sc.alike && shared.sourceVer.AtLeast(7, 0) != shared.targetVer.AtLeast(7, 0) {
 		return false
 	}
-	if streamed() && !sc.streams(way) {
+	if kit.Streamed() && !sc.streams(way) {
 		return false
 	}
 	if sc.since == "" {
@@ -158,20 +160,6 @@ func (sc scenario) runs(way string) bool {
 		panic(err)
 	}
 	return shared.sourceVer.AtLeast(major, minor) && shared.targetVer.AtLeast(major, minor)
-}
-
-// streamed reports that jobs capture by change streams.
-func streamed() bool { return job.Capture(os.Getenv(captureVariable)) == job.CaptureStreams }
-
-// captureVariable chooses the capture of all jobs, "auto" where it is empty.
-const captureVariable = "MILLRACE_TEST_CAPTURE"
-
-// streams reports whether change streams have all of a scenario: docs/reference/capture.md names the rest. The
-// precheck rejects some, see TestStreamsReject; others are equal if all was there before the copy.
-func (sc scenario) streams(way string) bool {
-	rejected := regexp.MustCompile(`^skip_ttl`)
-	unreported := regexp.MustCompile(`^(apply_ops|views_dropped$)`)
-	return !rejected.MatchString(sc.name) && (way == wayCopy || !unreported.MatchString(sc.name))
 }
 
 // selected reports whether -run asks for a subtest, before it is run.
@@ -201,18 +189,18 @@ type trial struct {
 	// structure: a job of mode structure copies what is there at the end, too.
 	structure bool
 	errs      []error
+	outcome   // of a job by change streams
 }
 
 func newTrial(way string, sc scenario) *trial {
 	return &trial{way: way, sc: sc, base: way[:1] + "_" + sc.name}
 }
 
-// those are the cases that leave documents out, or the others.
-func those(cases []*trial, leavesOut bool) []*trial {
-	return slices.DeleteFunc(slices.Clone(cases), func(c *trial) bool { return c.sc.leavesOut != leavesOut })
-}
-
 func (c *trial) report(t *testing.T) {
+	if what := c.outcome.String(); what != "" {
+		t.Log(what)
+		return
+	}
 	for _, err := range c.errs {
 		t.Error(err)
 	}
@@ -265,7 +253,9 @@ func runTogether(t *testing.T, cases []*trial) {
 			guilty = cases
 		}
 		for _, c := range guilty {
-			c.failed(err)
+			if c.rejected = refusal(t, c, err); c.rejected == "" {
+				c.failed(err)
+			}
 		}
 		cleanUp(t, cases)
 		cases = slices.DeleteFunc(slices.Clone(cases), func(c *trial) bool { return slices.Contains(guilty, c) })
@@ -310,6 +300,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 	change := func(cases []*trial) []*trial {
 		lap("start")
 		defer lap("change")
+		changing(t, cases)
 		return each(ctx, cases, "change", func(c *trial, s *site) {
 			if c.sc.change != nil {
 				c.sc.change(s)
@@ -349,7 +340,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 		live.stop()
 	}
 	if err != nil {
-		if rest := differing(cases, live, err); rest != nil {
+		if rest := differing(ctx, cases, live, err); rest != nil {
 			return rest, err
 		}
 	}
@@ -370,7 +361,7 @@ func runJob(t *testing.T, cases []*trial) ([]*trial, error) {
 
 // differing returns the cases if the error is one that ended the job. What
 // finalize merely found to differ, the comparison finds too.
-func differing(cases []*trial, live *running, err error) []*trial {
+func differing(ctx context.Context, cases []*trial, live *running, err error) []*trial {
 	if live == nil || live.err != nil {
 		return cases
 	}
@@ -381,6 +372,10 @@ func differing(cases []*trial, live *running, err error) []*trial {
 			if strings.Contains(l, c.base) {
 				lines = append(lines, l)
 			}
+		}
+		if c.unreported(ctx) {
+			c.named = lines
+			continue
 		}
 		c.failed(fmt.Errorf("finalize: %s", strings.Join(lines, "\n")))
 	}

@@ -221,7 +221,7 @@ func fieldNamesChange(s *site) {
 		s.set("c", i, a(d("$set", d("in", setField(n, "$in", 2)))))
 		s.set("c", i, a(d("$set", d("in", setField(n, "$in", d("$literal", d(n, a(1, 2, 3))))))))
 		s.set("c", i, a(d("$set", d("arr", a(setField(n, "$in", "first"), d("$literal", d(n, n)))))))
-		if n == "_id" || n == "$v" && streamed() { // which ends a server's change stream (seen on 6.0.5)
+		if n == "_id" || n == "$v" && kit.Streamed() { // which ends a server's change stream (seen on 6.0.5)
 			continue
 		}
 		s.set("top", i, a(d("$replaceWith", setField(n, "$$ROOT", d("$literal", d(n, 1, "k", a(1, 2)))))))

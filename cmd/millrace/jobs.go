@@ -36,9 +36,11 @@ type jobInfo struct {
 	// Paused says that it is, or will be once it runs again.
 	Paused bool       `json:"paused"`
 	Mode   state.Mode `json:"mode"`
-	Source string     `json:"source"`
-	Target string     `json:"target"`
-	Rules  string     `json:"rules"`
+	// Capture is how changes are read, empty if none are.
+	Capture state.Capture `json:"capture,omitempty"`
+	Source  string        `json:"source"`
+	Target  string        `json:"target"`
+	Rules   string        `json:"rules"`
 	// Owner has the job, or had it when it ended without a word.
 	Owner     *ownerInfo `json:"owner,omitempty"`
 	CreatedAt time.Time  `json:"createdAt"`
@@ -90,6 +92,9 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		Target: j.Target, Rules: j.Rules, CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence,
 		Start: text(j.Start), Consistent: text(j.Consistent),
 		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
+	if j.Mode != state.ModeStructure {
+		info.Capture = cmp.Or(j.Capture, state.CaptureOplog)
+	}
 	if j.Phase == state.PhaseFinalized {
 		at := j.FinalizedAt.UTC()
 		info.FinalizedAt, info.TargetPosition = &at, text(j.TargetPosition)
@@ -101,7 +106,9 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		at := j.Applied.Time()
 		info.AppliedAt = &at
 	}
-	if from, err := oplog.ReadFrom(j.ResumeAt()); err == nil {
+	if j.Capture == state.CaptureStreams {
+		info.ReadsFrom = info.Applied
+	} else if from, err := oplog.ReadFrom(j.ResumeAt()); err == nil {
 		info.ReadsFrom = text(from)
 	}
 	for _, d := range j.Refused {
@@ -118,7 +125,8 @@ func endedInfo(rec server.Record) (*jobInfo, error) {
 	if err := json.Unmarshal(rec.Last, st); err != nil {
 		return nil, fmt.Errorf("read the record of the last sync of job %s: %w", rec.Job, err)
 	}
-	info := &jobInfo{Job: rec.Job, State: state.Stopped, Phase: st.Phase, Source: st.Source, Target: st.Target,
+	info := &jobInfo{Job: rec.Job, State: state.Stopped, Phase: st.Phase, Capture: st.Capture,
+		Source: st.Source, Target: st.Target,
 		Owner: &ownerInfo{Host: rec.Host, PID: rec.PID}, CreatedAt: st.StartedAt.UTC(), SavedAt: *rec.EndedAt,
 		Applied: st.Follow.Applied, TargetPosition: st.TargetPosition, Differences: st.Differences,
 		Letters: st.Conflicts.Stats, last: st}

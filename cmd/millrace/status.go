@@ -35,7 +35,8 @@ type jobStatus struct {
 func (j *jobInfo) asStatus() jobStatus {
 	st := j.last
 	if st == nil {
-		st = &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target,
+		st = &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Capture: j.Capture,
+			Source: j.Source, Target: j.Target,
 			Differences: j.Differences, FinalizedAt: j.FinalizedAt, TargetPosition: j.TargetPosition,
 			Copy:   progress.Copy{ETASeconds: -1},
 			Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}

@@ -285,6 +285,9 @@ func (j *Job) Status() Status {
 	if st.Waiting == "" {
 		st.Waiting, st.WaitingSince = j.stalled()
 	}
+	if j.spec.Mode != ModeStructure {
+		st.Capture = j.capture.by
+	}
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
 	if takes := j.limit.Takes(st.Copy.DocsTotal-st.Copy.Docs, st.Copy.BytesTotal-st.Copy.Bytes); takes > 0 && !st.Paused {
 		st.Copy.ETASeconds = max(st.Copy.ETASeconds, takes.Seconds())

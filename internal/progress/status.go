@@ -27,7 +27,10 @@ type Status struct {
 	Compression Compressions `json:"compression"`
 	Source      string       `json:"source"` // without credentials
 	Target      string       `json:"target"`
-	StartedAt   time.Time    `json:"startedAt"` // of this process
+	// Capture is how the source's changes are read: "change-streams", of a sharded source through its routers, or
+	// "oplog". Empty is unknown.
+	Capture   state.Capture `json:"capture,omitempty"`
+	StartedAt time.Time     `json:"startedAt"` // of this process
 	// PhaseSeconds is how long each phase took in this process.
 	PhaseSeconds map[state.Phase]float64 `json:"phaseSeconds"`
 	// Waiting says what the job waits for, and since when.

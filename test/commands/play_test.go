@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	. "github.com/millrace/millrace/test/commands"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // play is a cell under way: its databases begin with base.
@@ -109,6 +110,7 @@ func (p *play) attempt(part func(*play)) (err error) {
 func (p *play) random(n int) {
 	if p.writer == nil {
 		p.writer = NewWriter(rand.New(rand.NewPCG(p.command.seed, 0x636d64)), p.world, p.base, p.base+"-x")
+		p.writer.Streamed = kit.Streamed()
 		if p.bed.lab != nil {
 			p.writer.OnShards(p.bed.lab.ShardNames())
 			if err := p.bed.createDatabases(p); err != nil {

@@ -20,6 +20,8 @@ type Writer struct {
 	Schema int
 	// Kinds are those.
 	Kinds []Op
+	// Streamed leaves out what change streams do not carry of a job with rules.
+	Streamed bool
 	// shards are those of the source, none for a replica set; primary is that of each database.
 	shards  []string
 	primary map[string]string
@@ -58,11 +60,19 @@ func (x *Writer) OnShards(shards []string) {
 // or the model cannot take, and always once the job has to end.
 func (x *Writer) Next() (Step, bool) {
 	s := x.draw()
-	ok := x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.routable(s) && x.W.Apply(s) == nil
+	ok := x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.routable(s) && x.streams(s) && x.W.Apply(s) == nil
 	if ok && x.shards != nil {
 		x.place(s)
 	}
 	return s, ok
+}
+
+// streams reports whether change streams carry a command, if they have to: of no rename between databases the rules can
+// judge the command, and behind routers convertToCapped does not show its documents.
+func (x *Writer) streams(s Step) bool {
+	db, _ := split(s.NS)
+	toDB, _ := split(s.To)
+	return !x.Streamed || (s.Do != Rename || db == toDB) && (s.Do != Convert || x.shards == nil)
 }
 
 // routable reports whether a router takes a command on what is sharded.

@@ -101,7 +101,8 @@ func TestKillInEachPhase(t *testing.T) {
 func writeHistories(t *testing.T, source *mongo.Client, seed uint64) (end func() history.Stats) {
 	t.Helper()
 	r := &history.Runner{Client: source, Database: "crash"}
-	o := history.Options{Seed: seed, Writers: 2, Since: func(major, _ int) bool { return major <= 6 }}
+	o := history.Options{Seed: seed, Writers: 2, Streamed: kit.Streamed(), Ruled: true,
+		Since: func(major, _ int) bool { return major <= 6 }}
 	if err := r.Ordered(t.Context(), history.NewGenerator(o).Setup()); err != nil {
 		t.Fatal(err)
 	}

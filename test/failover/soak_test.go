@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -127,7 +128,8 @@ const never = time.Duration(math.MaxInt64)
 func (b *bench) writeHistories() (end func() history.Stats) {
 	b.t.Helper()
 	r := &history.Runner{Client: b.sc, Database: database, Tolerate: func(error) bool { return true }}
-	o := history.Options{Seed: b.seed, Writers: 3, NoCapped: true, Since: func(major, _ int) bool { return major <= 6 }}
+	o := history.Options{Seed: b.seed, Writers: 3, NoCapped: true, Streamed: kit.Streamed(), Ruled: true,
+		Since: func(major, _ int) bool { return major <= 6 }}
 	if err := r.Ordered(b.t.Context(), history.NewGenerator(o).Setup()); err != nil {
 		b.t.Fatal(err)
 	}

@@ -25,12 +25,17 @@ type Options struct {
 	NoCapped bool
 	// NoFreeOrder leaves histories of writers side by side out.
 	NoFreeOrder bool
+	// Streamed leaves out what change streams do not carry, see Step.Streams.
+	Streamed bool
+	// Ruled says that the job has rules, by which Streamed leaves out more. Generate finds out by itself.
+	Ruled bool
 }
 
 // Generate makes a history. The same options make the same one.
 func Generate(o Options) History {
 	g := NewGenerator(o)
 	h := History{Seed: o.Seed, Job: g.settings(), Free: !o.NoFreeOrder && g.one(5)}
+	g.o.Ruled = h.Job.ruled()
 	g.marked = h.Job.SoftDelete
 	h.Steps = g.Setup()
 	for part, n := range o.Parts {
@@ -182,13 +187,16 @@ func (g *Generator) keyIndexes() []any {
 
 // Next is the writer's next step.
 func (g *Generator) Next(writer int) Step {
-	for len(g.queues[writer]) == 0 {
-		g.queues[writer] = g.draw()
+	for {
+		for len(g.queues[writer]) == 0 {
+			g.queues[writer] = g.draw()
+		}
+		s := g.queues[writer][0]
+		g.queues[writer] = g.queues[writer][1:]
+		if s.Writer = writer; !g.o.Streamed || s.Streams(g.o.Ruled) {
+			return s
+		}
 	}
-	s := g.queues[writer][0]
-	g.queues[writer] = g.queues[writer][1:]
-	s.Writer = writer
-	return s
 }
 
 // draw chooses a kind by its weight.

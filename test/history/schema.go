@@ -189,7 +189,10 @@ func (g *Generator) creation(c string) []Step {
 func (g *Generator) odd() []Step {
 	names := []string{"a.b", "", "a.", ".", "0.1"}
 	if g.since(5, 0) {
-		names = append(names, "$x", "$set", "a.$b", "$", "$v")
+		names = append(names, "$x", "$set", "a.$b", "$")
+	}
+	if g.since(5, 0) && !g.o.Streamed { // a server's change stream ends at a replacement that has it
+		names = append(names, "$v")
 	}
 	n, id := pick(g, names...), g.r.IntN(15)
 	inner := D(pick(g, names...), g.value(1), "a", g.scalar())

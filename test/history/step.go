@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -82,8 +83,29 @@ type Settings struct {
 	History    []string `json:"history,omitempty"`
 }
 
+// ruled reports a job whose rules judge users' commands.
+func (s Settings) ruled() bool {
+	return len(s.Filter)+len(s.Fields)+len(s.SoftDelete)+len(s.History) > 0
+}
+
 // Databases are those that a history has on either side, see Name.
 func Databases() []string { return []string{"", other, "to", "y"} }
+
+// Streams reports whether change streams carry a step: no applyOps, and for a job with rules no rename between
+// databases (docs/reference/capture.md).
+func (s Step) Streams(ruled bool) bool {
+	first, err := s.Cmd.IndexErr(0)
+	if err != nil {
+		return true
+	}
+	if first.Key() != "renameCollection" {
+		return first.Key() != "applyOps"
+	}
+	to, _ := s.Cmd.Lookup("to").StringValueOK()
+	from, _, _ := strings.Cut(first.Value().StringValue(), ".")
+	db, _, _ := strings.Cut(to, ".")
+	return !ruled || from == db
+}
 
 // History is what several writers do, in one order of all steps.
 type History struct {

@@ -5,6 +5,7 @@ package kit
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -39,6 +40,15 @@ func Value(v any) bson.RawValue {
 	}
 	return bson.RawValue{Type: kind, Value: data}
 }
+
+// Capture returns MILLRACE_CAPTURE, which millrace reads, too: how the jobs of tests read the source.
+func Capture() string { return os.Getenv("MILLRACE_CAPTURE") }
+
+// Via returns MILLRACE_VIA: how they read a sharded source.
+func Via() string { return os.Getenv("MILLRACE_VIA") }
+
+// Streamed reports that they read change streams. docs/reference/capture.md says what these do not have.
+func Streamed() bool { return Capture() == "change-streams" || Via() == "routers" }
 
 // Client connects with the driver until the test ends.
 func Client(t testing.TB, uri string, more ...*options.ClientOptions) *mongo.Client {

@@ -1,24 +1,30 @@
 package sharded_test
 
 import (
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/changestream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // newRoutersBed has a source whose shards refuse to be read directly, and two routers.
-func newRoutersBed(t *testing.T) *bed {
+func newRoutersBed(t *testing.T) *bed { return newRoutersBedOf(t, lab.Options{}) }
+
+func newRoutersBedOf(t *testing.T, o lab.Options) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: testseed.Of(t)}
-	b.lab = sharded.ForTest(t, sharded.Options{Routers: 2, RefuseDirect: true,
-		Options: lab.Options{Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	o.Topology, o.SetParameters = "sharded:2x1", map[string]string{"orphanCleanupDelaySecs": "0"}
+	b.lab = sharded.ForTest(t, sharded.Options{Routers: 2, RefuseDirect: true, Options: o})
 	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(t, lab.Options{}).URI()
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 	return b
@@ -100,4 +106,54 @@ func TestRoutersToShards(t *testing.T) {
 	b.applies(j, done, 200)
 	end()
 	b.finish(j, done)
+}
+
+// TestRoutersForget: a shard that has overwritten what a stopped job reads next ends it with a remedy. The target stays
+// as it is.
+func TestRoutersForget(t *testing.T) {
+	lab.Nightly(t)
+	b := newRoutersBedOf(t, lab.Options{OplogMB: 8, Args: []string{"--syncdelay", "1"}})
+	b.collections()
+	b.fill(20)
+	j, ended, breakOff := b.begin(b.spec())
+	b.following(j, ended)
+	breakOff()
+	oplog := b.client(b.lab.Shards()[0].URI()).Database("local").Collection("oplog.rs")
+	entry := func(order int) (ts bson.Timestamp) {
+		t.Helper()
+		raw, err := oplog.FindOne(t.Context(), bson.D{},
+			options.FindOne().SetSort(bson.D{{Key: "$natural", Value: order}})).Raw()
+		b.ok(err)
+		ts.T, ts.I = raw.Lookup("ts").Timestamp()
+		return ts
+	}
+	b.ok(b.lab.CreateDatabase(t.Context(), "beside", b.lab.ShardNames()[0]))
+	newest := entry(-1)
+	kit.Until(t, "the oplog of a shard begins anew", func() bool {
+		_, err := b.source.Database("beside").Collection("c").InsertOne(t.Context(),
+			bson.D{{Key: "pad", Value: make([]byte, 1<<20)}})
+		b.ok(err)
+		return newest.Before(entry(1))
+	})
+	hash := func() string {
+		t.Helper()
+		raw, err := b.target.Database("d").RunCommand(t.Context(), bson.D{{Key: "dbHash", Value: 1}}).Raw()
+		b.ok(err)
+		return raw.Lookup("md5").StringValue()
+	}
+	was := hash()
+	_, done := b.start(b.spec())
+	if err := <-done; !changestream.Lost(err) || !strings.Contains(mongo.HintOf(err), "--restart") {
+		t.Errorf("%v, hint %q", err, mongo.HintOf(err))
+	}
+	if is := hash(); is != was {
+		t.Errorf("the target was %s and is %s", was, is)
+	}
+}
+
+// TestRoutersReshard: the same as TestReshard, through routers alone.
+func TestRoutersReshard(t *testing.T) {
+	lab.Nightly(t)
+	t.Setenv("MILLRACE_VIA", "routers")
+	TestReshard(t)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
@@ -66,7 +67,7 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	t.Logf("servers with %v", parameters)
 	b.lab = sharded.ForTest(t,
 		sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: version,
-			SetParameters: parameters}})
+			SetParameters: parameters}, RefuseDirect: routed()})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
@@ -91,17 +92,18 @@ func (b *bed) remembers() {
 func (b *bed) electing() {
 	b.Helper()
 	b.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:2x3",
-		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, ConfigMembers: 3, Routers: 1})
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, ConfigMembers: 3, Routers: 1,
+		RefuseDirect: routed()})
 	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(b.T, lab.Options{}).URI()
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 }
 
-// newCluster starts a sharded cluster of shards x members, with two routers.
-func (b *bed) newCluster(shape string) (c *sharded.Cluster, uri string, routers []*routerProcess) {
+// newCluster starts a sharded cluster of shards x members, with two routers. Its shards may refuse to be read directly.
+func (b *bed) newCluster(shape string, refuse bool) (c *sharded.Cluster, uri string, routers []*routerProcess) {
 	b.Helper()
 	c = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:" + shape, TestCommands: true,
 		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0",
-			"journalCommitInterval": "500"}}}) // a server that is killed forgets what nobody waited for
+			"journalCommitInterval": "500"}}, RefuseDirect: refuse}) // a server that is killed forgets what nobody waited for
 	var hosts []string
 	for range 2 {
 		r := &routerProcess{bed: b, config: c.ConfigURI()}
@@ -252,9 +254,17 @@ func (b *bed) spec() job.Spec {
 	}
 	slices.Sort(rules.Filter) // the job's name comes from them
 	slices.Sort(rules.Fields)
-	return job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: rules,
-		Deps: job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
+	spec := job.Spec{Source: b.sourceURI, Target: b.targetURI, Mode: job.ModeAll, Until: "never", Rules: rules,
+		Capture: job.Capture(kit.Capture()),
+		Deps:    job.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}}
+	if b.lab != nil {
+		spec.Via = job.Via(kit.Via())
+	}
+	return spec
 }
+
+// routed reports sources that are read through their routers alone: their shards refuse to be read.
+func routed() bool { return job.Via(kit.Via()) == job.ViaRouters }
 
 // TestSync: a cluster that is written to while its chunks move arrives whole.
 func TestSync(t *testing.T) {

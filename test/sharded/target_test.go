@@ -42,7 +42,7 @@ func newBedTo(t *testing.T, shape string, fromShards bool) *targetBed {
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: testseed.Of(t)}
 	if fromShards {
-		b.lab, b.sourceURI, _ = b.newCluster(fmt.Sprintf("%dx1", times(2, 3)))
+		b.lab, b.sourceURI, _ = b.newCluster(fmt.Sprintf("%dx1", times(2, 3)), routed())
 		b.source = b.client(b.sourceURI)
 		b.collections()
 	} else {
@@ -52,7 +52,7 @@ func newBedTo(t *testing.T, shape string, fromShards bool) *targetBed {
 			b.ok(b.source.Database("d").CreateCollection(t.Context(), name))
 		}
 	}
-	to, uri, routers := b.newCluster(shape)
+	to, uri, routers := b.newCluster(shape, false)
 	b.to = to
 	b.targetURI, b.target = uri, b.client(uri)
 	return &targetBed{b, routers}

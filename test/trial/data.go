@@ -12,7 +12,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/test/commands"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // More actions.
@@ -165,6 +167,9 @@ func (p *play) step(ctx context.Context, client *mongo.Client, e Event) (err err
 				Tolerate: func(error) bool { return true }}
 		}
 		return p.steps.Ordered(ctx, []history.Step{s})
+	}
+	if e.On != Target && kit.Streamed() && !s.Streams(commands.ReadArgs(p.tr.Args) != nil) {
+		return fmt.Errorf("change streams do not carry it: %w", errLeftOut)
 	}
 	s.Cmd, err = withUUIDs(ctx, client, s.Cmd)
 	if err != nil {

@@ -54,7 +54,9 @@ func newScribe(r *rand.Rand, args []string) *scribe {
 		of = func(string) commands.Rules { return commands.Rules{} }
 	}
 	w := commands.New(of, readRules(args).has)
-	return &scribe{draw: &draw{Rand: r}, Writer: commands.NewWriter(r, w, Database, Database+"-x")}
+	s := &scribe{draw: &draw{Rand: r}, Writer: commands.NewWriter(r, w, Database, Database+"-x")}
+	s.Streamed = kit.Streamed()
+	return s
 }
 
 // event is a step as an event.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // mixedThemes are about all that histories hold, with kills and failures at any
@@ -123,7 +124,8 @@ func (m *mix) incident() {
 // begin makes the trial's history up to the job's start.
 func (m *mix) begin(noCapped bool, writers int) *history.Generator {
 	g := history.NewGenerator(history.Options{Seed: m.r.Uint64(), Writers: writers, NoCapped: noCapped,
-		Since: func(major, _ int) bool { return major <= 6 }})
+		Streamed: kit.Streamed(),
+		Since:    func(major, _ int) bool { return major <= 6 }})
 	for _, s := range g.Setup() {
 		m.add(Event{Do: Step, Step: &s})
 	}

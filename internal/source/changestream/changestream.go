@@ -71,6 +71,7 @@ type Source struct {
 	opt     Options
 	park    time.Duration
 	slow    time.Duration // from when on a reply's wait is named
+	ahead   time.Duration // how long a position may be after what the source knows
 
 	mu    sync.Mutex
 	stats stream.SourceStats
@@ -78,7 +79,7 @@ type Source struct {
 
 // New returns a source. It reads from the member that c.Reader selects.
 func New(c *mongo.Cluster, o Options) *Source {
-	return &Source{cluster: c, opt: o.withDefaults(), park: parkAfter, slow: slowAfter}
+	return &Source{cluster: c, opt: o.withDefaults(), park: parkAfter, slow: slowAfter, ahead: aheadAfter}
 }
 
 // Run implements stream.Source. It resumes from the position's token, or at its time if it has none, and

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -18,6 +19,10 @@ const (
 	// parkAfter is how long a cursor waits for room before it is closed. Servers end idle cursors after ten
 	// minutes, firewalls idle connections.
 	parkAfter = 4 * time.Minute
+	// aheadAfter is how long a position may be after everything that the source knows.
+	aheadAfter = 30 * time.Second
+	// knownPoll is the time between two looks at that.
+	knownPoll = 100 * time.Millisecond
 	// closeTimeout bounds killing a cursor.
 	closeTimeout = 2 * time.Second
 	// maxReply bounds a server's reply, except for a single larger event.
@@ -64,11 +69,18 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// known fails for a position after everything that the source has. The server would wait for that time, and omit
-// what comes before.
+// known fails for a position that stays after everything that the source has. The server would wait for that time, and
+// omit what comes before. A deposed primary, and a router that has just started, may not know the position yet.
 func (r *reader) known(ctx context.Context) error {
-	newest, err := r.s.cluster.ClusterTime(ctx)
-	if err != nil || newest.IsZero() || !newest.Before(r.from.At) {
+	began := time.Now()
+	var newest mongo.OpTime
+	var passed bool
+	err := pace.Until(ctx, knownPoll, func() (_ bool, err error) {
+		newest, err = r.s.cluster.ClusterTime(ctx)
+		passed = newest.IsZero() || !newest.Before(r.from.At)
+		return passed || time.Since(began) >= r.s.ahead, err
+	})
+	if err != nil || passed {
 		return err
 	}
 	return mongo.WithHint(fmt.Errorf("read change stream of %s: %w: the position %s is after its newest time, %s",
