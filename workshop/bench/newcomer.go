@@ -33,8 +33,11 @@ type newcomer struct {
 	child     *child // nil when millrace started it
 }
 
-// announce prepares a new member's directory, address and command.
+// announce prepares a new member's directory, address and command. One that stays in the set keeps them.
 func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
+	if w.replaces && w.new != nil {
+		return w.new, nil
+	}
 	port, err := freePort(ctx) // a new one each time: no member knows it as down
 	if err != nil {
 		return nil, err
@@ -54,11 +57,11 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 func (n *newcomer) uri() string { return "mongodb://" + n.host + "/?directConnection=true" }
 
 // start starts it on an empty directory, and returns when it listens.
-func (n *newcomer) start(ctx context.Context) (err error) {
+func (n *newcomer) start(ctx context.Context, disk lab.DiskSpeed) (err error) {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return err
 	}
-	if n.child, err = startChild(ctx, program{name: n.program, args: n.args, env: n.env}); err != nil {
+	if n.child, err = startChild(ctx, program{name: n.program, args: n.args, env: n.env, disk: disk}); err != nil {
 		return err
 	}
 	n.pid = n.child.pid()
@@ -183,6 +186,7 @@ func (n *newcomer) end(ctx context.Context) error {
 	if n.child != nil {
 		_ = n.child.cmd.Process.Kill() // it may have ended
 		<-n.child.Done()
+		n.child, n.pid = nil, 0
 		return nil
 	}
 	if n.pid == 0 {
@@ -194,6 +198,7 @@ func (n *newcomer) end(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	n.pid = 0
 	return nil
 }
 
