@@ -43,6 +43,11 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 		return nil, err
 	}
 	n := &newcomer{host: "127.0.0.1:" + port, dir: filepath.Join(w.dir, "new-"+port)}
+	journal := "log=(prealloc=true)"
+	if w.replaces { // where the others are, and with their journal
+		n.dir = filepath.Join(filepath.Dir(filepath.Dir(w.source.lab.Members()[0].DBPath)), "new-"+port)
+		journal = lab.LeanJournal
+	}
 	w.new = n
 	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
 		return nil, err
@@ -50,7 +55,8 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath",
 		n.dir + ".log",
 		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
-		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
+		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false",
+		"--wiredTigerEngineConfigString", journal}
 	return n, nil
 }
 

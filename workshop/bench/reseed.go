@@ -36,7 +36,7 @@ func (b *bench) reseed(ctx context.Context, s scenario) (err error) {
 	b.say("%s: starting servers", s.name)
 	defer func() { err = errors.Join(err, w.dismiss(context.WithoutCancel(ctx)), w.site.close()) }()
 	if err := w.source.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:2", CacheGB: w.cacheGB,
-		OplogMB: seedOplogMB(w.data), Logger: b.o.Log}); err != nil {
+		OplogMB: seedOplogMB(w.data), LeanJournal: true, Logger: b.o.Log}); err != nil {
 		return err
 	}
 	if _, err := w.announce(ctx); err != nil {

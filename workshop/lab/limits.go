@@ -69,9 +69,9 @@ func (m *Member) freed() error {
 var ErrNoSlowDisk = errors.New(
 	"lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")
 
-// DiskSpeed is how fast a disk is. Each read, write and flush takes one of PerSecond turns, and then the latency. A
-// call of more than 256 KiB takes a turn for each 256 KiB, as cloud disks count. There is no page cache: a write
-// waits as a read does.
+// DiskSpeed is how fast a disk is. Each read, write and flush takes one of PerSecond turns, and then the latency. As
+// cloud disks count, a turn moves up to 256 KiB, and what follows at once in a file belongs to it. There is no page
+// cache: a write waits as a read does.
 type DiskSpeed struct {
 	Latency   time.Duration // Latency that each operation has beyond its own.
 	PerSecond int           // PerSecond is the most operations a second, 0 for no limit.

@@ -342,6 +342,7 @@ func (d *slowDisk) serve() {
 	defer unix.Close(d.fd)
 	var waiting []delayedCall // in their order, also where the speed has changed
 	var turn time.Time        // of the next call
+	files := map[uint64]stretch{}
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
 	for {
 		var wait *unix.Timespec // until a call comes
@@ -356,7 +357,11 @@ func (d *slowDisk) serve() {
 			return
 		case fds[0].Revents&unix.POLLIN != 0:
 			if c, ok := d.take(); ok {
-				waiting = append(waiting, delayedCall{c.id, d.due(&turn, c.turns())})
+				if turns := c.turns(files); turns > 0 {
+					waiting = append(waiting, delayedCall{c.id, d.due(&turn, turns)})
+				} else {
+					d.goOn(c.id)
+				}
 			}
 		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
 			return
@@ -367,13 +372,28 @@ func (d *slowDisk) serve() {
 	}
 }
 
-// turns is how many turns a call takes: one for each 256 KiB that it moves.
-func (c notification) turns() int {
-	const most, bytesAt = 256 << 10, 2
+// stretch is what was read or written of a file in a row: where it ends, and how much is left of its last turn.
+type stretch struct{ end, left uint64 }
+
+// turns is how many turns a call takes, 0 where it goes on with the last one of its file. A flush ends that.
+func (c notification) turns(files map[uint64]stretch) int {
+	const most = 256 << 10
+	file, bytes, at := c.args[0], c.args[2], c.args[3]
 	if c.number != unix.SYS_PREAD64 && c.number != unix.SYS_PWRITE64 {
+		delete(files, file)
 		return 1
 	}
-	return max(int((c.args[bytesAt]+most-1)/most), 1)
+	was := files[file]
+	if was.end != at || bytes == 0 {
+		was.left = 0
+	}
+	if bytes <= was.left {
+		files[file] = stretch{at + bytes, was.left - bytes}
+		return 0
+	}
+	turns := max((bytes-was.left+most-1)/most, 1)
+	files[file] = stretch{at + bytes, was.left + turns*most - bytes}
+	return int(turns)
 }
 
 // due is when a call that has just come is to go on; turn is moved on by its turns.

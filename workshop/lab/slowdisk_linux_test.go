@@ -79,14 +79,36 @@ func TestSlowDiskNeedsItsStarter(t *testing.T) {
 	}
 }
 
-// Turns are a second's share apart, and none is saved up. A large call takes several.
+// Turns are a second's share apart, and none is saved up.
 func TestTurnsOfADisk(t *testing.T) {
 	d := newSlowDisk(DiskSpeed{Latency: time.Hour, PerSecond: 2})
 	var turn time.Time
-	large := notification{number: unix.SYS_PWRITE64, args: [6]uint64{2: 256<<10 + 1}}
 	first := d.due(&turn, 1)
-	second, third := d.due(&turn, large.turns()), d.due(&turn, notification{number: unix.SYS_FSYNC}.turns())
+	second, third := d.due(&turn, 2), d.due(&turn, 1)
 	if second.Sub(first) != time.Second/2 || third.Sub(second) != time.Second || time.Until(first) < 59*time.Minute {
 		t.Errorf("%s, %s, %s", first, second, third)
+	}
+}
+
+// A turn moves 256 KiB of a file in a row; a flush or a gap ends it.
+func TestTurnsOfACall(t *testing.T) {
+	const k = 1 << 10
+	files := map[uint64]stretch{}
+	for i, c := range []struct {
+		number   int32
+		file     uint64
+		bytes    uint64
+		at       uint64
+		expected int
+	}{
+		{unix.SYS_PREAD64, 1, 4 * k, 0, 1}, {unix.SYS_PREAD64, 1, 252 * k, 4 * k, 0}, {unix.SYS_PREAD64, 1, 1, 256 * k, 1},
+		{unix.SYS_PREAD64, 2, 600 * k, 0, 3}, {unix.SYS_PREAD64, 2, 168 * k, 600 * k, 0}, {unix.SYS_PREAD64, 2, 1, 900 * k, 1},
+		{unix.SYS_PWRITE64, 3, 4 * k, 0, 1}, {unix.SYS_FSYNC, 3, 0, 0, 1}, {unix.SYS_PWRITE64, 3, 4 * k, 4 * k, 1},
+		{unix.SYS_PWRITEV, 3, 2, 8 * k, 1},
+	} {
+		n := notification{number: c.number, args: [6]uint64{c.file, 0, c.bytes, c.at}}
+		if got := n.turns(files); got != c.expected {
+			t.Errorf("call %d takes %d turns, want %d", i, got, c.expected)
+		}
 	}
 }
