@@ -145,7 +145,7 @@ func TestCompletionOfValues(t *testing.T) {
 		"ycsb load |":            {Words: "mongodb mongodb-async", Directive: clitest.Nothing},
 		"ycsb load mongodb -P |": {Words: "", Directive: clitest.AnyFile},
 		"bench show |":           {Words: "", Directive: clitest.AnyFile},
-		"bench show --output |":  {Words: "text json html markdown svg", Directive: clitest.Nothing},
+		"bench show --output |":  {Words: "text json html svg", Directive: clitest.Nothing},
 	})
 	w := clitest.Start(t, line)
 	if got := clitest.Completed(t, w.Line, w.Stdout, "bench", "full"); !slices.Contains(strings.Fields(got.Words),

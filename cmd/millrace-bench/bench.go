@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/cli"
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	benchmark "github.com/millrace/millrace/workshop/bench"
 )
@@ -54,7 +53,6 @@ nothing else.`,
   millrace-bench bench full-one --target-topology rs:3 --peer mongoshake-published=collector --variant "source spared=--source-load=low"
   millrace-bench bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace-bench bench seed --scale medium --output html --report seed.html
-  millrace-bench bench seed --matrix 1,2,3,4,5 --rounds 3 --output html --report seed.html
   millrace-bench bench service --scale medium --rounds 1 --jobs 100
   millrace-bench bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
@@ -89,7 +87,7 @@ nothing else.`,
 	s.bindScenarios(f)
 	f.StringVar(&s.options.Millrace, "millrace", "",
 		"the millrace `program` to measure; by default the one beside this program, or on PATH")
-	cli.BindOutput(cmd, &s.output, "text", "json", "html", "markdown")
+	cli.BindOutput(cmd, &s.output, "text", "json", "html")
 	f.StringVar(&s.report, "report", "",
 		"write the result to this `file`, too; unless that is JSON, standard output has a table")
 	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand(), a.benchPublishedCommand())
@@ -117,9 +115,6 @@ func (s *benchSettings) bindScenarios(f *pflag.FlagSet) {
 		"writes a second to the source of each job in the scenario service, where it is written")
 	f.StringSliceVar(&s.options.Cells, "cells", nil,
 		"`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
-	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 "+
-		"to 5, that the scenario seed measures in place of its own matrix. Scale small has 1:1000 of their data, medium "+
-		"1:100, large 1:10")
 }
 
 // scenarios has the shell offer them.
@@ -153,13 +148,12 @@ func (a *app) benchListCommand() *cobra.Command {
 }
 
 func (a *app) benchShowCommand() *cobra.Command {
-	var output, picture, curve string
+	var output, picture string
 	cmd := &cobra.Command{
 		Use:   "show FILE...",
 		Short: "Show JSON reports of benches of one machine as a table, a page or a picture",
 		Example: `  millrace-bench bench show results.json --output html > results.html
-  millrace-bench bench show results.json --output svg --case full-one > full-one.svg
-  millrace-bench bench show results.json --output svg --case full-one --curve all > full-one-curves.svg`,
+  millrace-bench bench show results.json --output svg --case full-one > full-one.svg`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: cli.Files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := readBench(args)
@@ -167,17 +161,14 @@ func (a *app) benchShowCommand() *cobra.Command {
 				return err
 			}
 			if output == "svg" {
-				return benchmark.WriteSVG(a.Stdout, r, picture, curve)
+				return benchmark.WriteSVG(a.Stdout, r, picture)
 			}
 			return a.writeBenchAs(a.Stdout, output, r)
 		},
 	}
-	cli.BindOutput(cmd, &output, "text", "json", "html", "markdown", "svg")
+	cli.BindOutput(cmd, &output, "text", "json", "html", "svg")
 	cmd.Flags().StringVar(&picture, "case", "",
 		"with svg: draw the contenders of this case; by default millrace's share of each ceiling")
-	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+
-		strings.Join(benchmark.CurveNames(), ", "))
-	config.Restrict(cmd.Flags(), "curve", append([]string{""}, benchmark.CurveNames()...)...)
 	return cmd
 }
 
@@ -203,8 +194,6 @@ func (a *app) writeBenchAs(w io.Writer, form string, r *benchmark.Report) error 
 		return a.Tell(form, r, "")
 	case "html":
 		return benchmark.WriteHTML(w, r)
-	case "markdown":
-		return benchmark.WriteMarkdown(w, r)
 	}
 	return benchmark.WriteText(w, r)
 }
@@ -329,7 +318,6 @@ func (s *benchSettings) commandLine() []string {
 		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g",
 			o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
 	}
-	add("--matrix", commas(s.options.SeedTests))
 	add("--cells", strings.Join(s.options.Cells, ","))
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)

@@ -205,14 +205,12 @@ func writeFile(path string, write func(io.Writer) error) error {
 
 type matrixSettings struct {
 	ycsbSettings
-	o                           ycsb.MatrixOptions
-	mixes                       []string
-	records                     int64
-	published                   float64
-	peer                        string
-	classes, disks              []string
-	over                        ycsb.ClassOptions // what they say
-	byCount, threads, onClasses bool              // what was given
+	o                ycsb.MatrixOptions
+	mixes            []string
+	records          int64
+	published        float64
+	peer             string
+	byCount, threads bool // what was given
 }
 
 func (a *app) ycsbMatrixCommand() *cobra.Command {
@@ -232,25 +230,17 @@ the published tables: records are loaded one by one, then each mix is run, by 8
 threads, zipfian.
 
 Servers named NAME=URI are measured in turn and compared with the first: the
-differences in percent of each mix and column, and charts. --classes starts the
-servers itself, one for each --disk in each class of processors to memory.
+differences in percent of each mix and column, and charts.
 
 --peer has the Java tool drive the same load beside millrace: the same keys and
 counts. The processor time of both clients is in the table.`,
 		Example: `  millrace-bench ycsb matrix -p mongodb.url=mongodb://localhost:27017/ycsb?w=majority -p recordcount=100000 --threads 8,32
   millrace-bench ycsb matrix -P workloads/workloada --read-write 100:0,50:50,0:100 --threads 16 --each 30s --rounds 3 --chart matrix.html
   millrace-bench ycsb matrix --published 0.1 --rounds 3 a=mongodb://a:27017/ycsb b=mongodb://b:27017/ycsb --chart compared.html
-  millrace-bench ycsb matrix --published 1 --classes 1:2,1:4,1:8 --chart classes.html
   millrace-bench ycsb matrix --published 0.1 --peer ycsb=/opt/ycsb-0.17.0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f := cmd.Flags()
-			s.threads, s.byCount, s.onClasses = f.Changed("threads"), f.Changed("published") || f.Changed("operations"),
-				f.Changed("classes")
-			for _, name := range []string{"disk", "cores", "mongod"} {
-				if f.Changed(name) && !s.onClasses {
-					return cli.WithCode(cli.ExitUsage, fmt.Errorf("--%s is for --classes, which starts servers", name))
-				}
-			}
+			s.threads, s.byCount = f.Changed("threads"), f.Changed("published") || f.Changed("operations")
 			if err := errors.Join(s.options(a.LookupEnv, args), canWrite("--chart", s.chart)); err != nil {
 				return cli.WithCode(cli.ExitUsage, err)
 			}
@@ -280,15 +270,6 @@ func (s *matrixSettings) flags(f *pflag.FlagSet) {
 	f.IntVar(&s.o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
 	f.StringVar(&s.peer, "peer", "",
 		"the Java tool beside millrace: ycsb=`PATH` of its directory, its script or a jar of it all")
-	f.StringSliceVar(&s.classes, "classes", nil,
-		"`classes` of servers to start on this machine, processors to memory: 1:2, 1:4, 1:8")
-	f.StringArrayVar(&s.disks, "disk", []string{"local=100us", "network=500us:4000"},
-		"a disk of the classes' servers, `NAME=LATENCY[:PER SECOND]` of reads, writes and flushes; 0 leaves it as it is; "+
-			"may be repeated")
-	f.Float64Var(&s.over.Cores, "cores", 1,
-		"processors that each of the classes' servers may use, which may be a part of one; 0 for all")
-	f.StringSliceVar(&s.over.Versions, "mongod", []string{"6.0"},
-		"`versions` of the classes' mongod: one, or one for each disk")
 	f.StringVar(&s.chart, "chart", "", "write a page with the tables and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 }
@@ -314,16 +295,10 @@ func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers 
 	switch {
 	case len(o.Threads) == 0 || len(o.Mixes) == 0 || slices.Min(o.Threads) < 1 || o.Rounds < 1 || o.Each < time.Second:
 		return errors.New("--read-write, --threads and --rounds want at least one, --each at least 1s")
-	case o.Operations < 0 || s.records < 0 || s.published < 0 || s.over.Cores < 0:
-		return errors.New("--operations, --records, --published and --cores cannot be negative")
-	case s.onClasses && len(servers) > 0:
-		return errors.New("--classes starts servers of its own; name none beside it")
+	case o.Operations < 0 || s.records < 0 || s.published < 0:
+		return errors.New("--operations, --records and --published cannot be negative")
 	}
-	if s.over.Classes, err = parseAll(s.classes, ycsb.ParseClass); err != nil {
-		return err
-	}
-	s.over.Disks, err = parseAll(s.disks, ycsb.ParseDisk)
-	return err
+	return nil
 }
 
 // counts fills in what the published form has where nothing else is said.
@@ -347,20 +322,8 @@ func (s *matrixSettings) counts() {
 	}
 }
 
-type matrixResult interface {
-	WriteText(w io.Writer) error
-	WriteHTML(w io.Writer) error
-}
-
 func (a *app) ycsbMatrix(ctx context.Context, s *matrixSettings) error {
-	var result matrixResult
-	var err error
-	if s.onClasses {
-		s.over.Matrix = s.o
-		result, err = ycsb.RunClasses(ctx, s.over)
-	} else {
-		result, err = ycsb.RunMatrix(ctx, s.o)
-	}
+	result, err := ycsb.RunMatrix(ctx, s.o)
 	if err != nil {
 		return cli.WithCode(ycsbCode(err), err)
 	}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Options say what is measured.
@@ -30,8 +32,9 @@ type Options struct {
 	Service   ServiceOptions  // Service is for the scenario of that name.
 	// Cells are places of the matrix of scenario seed, as "collections x indexes" without blanks; empty is all.
 	Cells []string
-	// SeedTests are published tests, 1 to 5, whose cells the scenario seed measures in place of its own matrix.
-	SeedTests        []int
+	Seeds []SeedSet // Seeds are sets that the scenario seed measures in place of its matrix, see [SeedSet].
+	// SeedDisk is the speed of their disks: a member has its own, and the lost member shares its own with the seed.
+	SeedDisk         lab.DiskSpeed
 	Millrace         string // Millrace is the measured program, and MillraceArgs more arguments of its sync.
 	MillraceArgs     []string
 	Router           string            // Router is the program whose command "lab router" is a router: millrace-bench.

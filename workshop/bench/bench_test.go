@@ -281,7 +281,7 @@ func TestPictures(t *testing.T) {
 	}
 	for name, want := range map[string][]string{"": {"full-one", "idle"}, "idle": {"ceiling", "millrace"}} {
 		var b strings.Builder
-		if err := WriteSVG(&b, r, name, ""); err != nil {
+		if err := WriteSVG(&b, r, name); err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range want {
@@ -290,7 +290,7 @@ func TestPictures(t *testing.T) {
 			}
 		}
 	}
-	if err := WriteSVG(io.Discard, r, "full", ""); err == nil || !strings.Contains(err.Error(), "it has full-one, idle") {
+	if err := WriteSVG(io.Discard, r, "full"); err == nil || !strings.Contains(err.Error(), "it has full-one, idle") {
 		t.Errorf("an unknown case: %v", err)
 	}
 	other.Machine.Cores = 2

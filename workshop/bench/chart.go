@@ -2,7 +2,6 @@ package bench
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,20 +13,12 @@ import (
 
 // charts draws a case as SVG: the rates, or what else is compared, and the course of a round over time.
 func (c *Case) charts(s *plot.Sheet) {
-	c.compared(s)
-	for _, v := range c.Versus {
-		c.versus(s, v)
-	}
-	for i := range c.Contenders {
-		c.Contenders[i].picture(s)
-	}
-}
-
-// compared has the drawings that every case has: the comparison and the curves.
-func (c *Case) compared(s *plot.Sheet) {
 	c.bars(s)
 	for _, cv := range Curves() {
 		c.lines(s, cv)
+	}
+	for i := range c.Contenders {
+		c.Contenders[i].picture(s)
 	}
 }
 
@@ -83,36 +74,6 @@ func rateAt(points []Point, i int) float64 {
 	return slopeOf(points, i, curveOver, func(p Point) float64 { return float64(p.Changed) })
 }
 
-// CurveNames lists what is drawn over time, for help texts, and "all".
-func CurveNames() []string {
-	var names []string
-	for _, c := range Curves() {
-		names = append(names, c.Name)
-	}
-	return append(names, allCurves)
-}
-
-const allCurves = "all"
-
-// curve draws one of the curves by its name, or all of them beside the comparison of the rates.
-func (c *Case) curve(s *plot.Sheet, name string) error {
-	all := Curves()
-	if i := slices.IndexFunc(all, func(cv Curve) bool { return cv.Name == name }); i >= 0 {
-		c.lines(s, all[i])
-		return nil
-	}
-	if name != allCurves {
-		return fmt.Errorf("there is no curve %q; there are %s", name, strings.Join(CurveNames(), ", "))
-	}
-	var panels plot.Sheet
-	c.compared(&panels)
-	s.Draw(c.Name(), func(w io.Writer) error {
-		_, err := io.WriteString(w, plot.Panels(panels.Charts, 2))
-		return errors.Join(panels.Err, err)
-	})
-	return nil
-}
-
 // lines draws a curve of all contenders, in each one's median round.
 func (c *Case) lines(s *plot.Sheet, cv Curve) {
 	var lines []plot.Line
@@ -148,10 +109,10 @@ func (x *Contender) medianRound() Round {
 	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmp.Compare(distance(a), distance(b)) })
 }
 
-// WriteSVG draws one case, or a figure of it over time; without a name, millrace's share of each ceiling.
-func WriteSVG(w io.Writer, r *Report, name, curve string) error {
+// WriteSVG draws one case; without a name, millrace's share of each ceiling.
+func WriteSVG(w io.Writer, r *Report, name string) error {
 	var s plot.Sheet
-	if err := r.draw(&s, name, curve); err != nil {
+	if err := r.draw(&s, name); err != nil {
 		return err
 	}
 	if len(s.Charts) == 0 {
@@ -161,23 +122,19 @@ func WriteSVG(w io.Writer, r *Report, name, curve string) error {
 	return err
 }
 
-func (r *Report) draw(s *plot.Sheet, name, curve string) error {
-	if name == "" && curve == "" {
+func (r *Report) draw(s *plot.Sheet, name string) error {
+	if name == "" {
 		r.shares(s)
 		return nil
 	}
 	var names []string
 	for i := range r.Cases {
 		c := &r.Cases[i]
-		switch {
-		case c.Name() != name:
-			names = append(names, c.Name())
-		case curve != "":
-			return c.curve(s, curve)
-		default:
+		if c.Name() == name {
 			c.bars(s)
 			return nil
 		}
+		names = append(names, c.Name())
 	}
 	return fmt.Errorf("the report has no case %q; it has %s", name, strings.Join(names, ", "))
 }

@@ -1,9 +1,10 @@
 package bench
 
 import (
-	"io"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 // risen is a course of four seconds in which everything grows evenly, and nothing
@@ -51,33 +52,23 @@ func TestRateOfASeries(t *testing.T) {
 	}
 }
 
+// TestCurvePictures: a case has a picture of the rates and of each curve, which a
+// ceiling has only where it is not the tool's.
 func TestCurvePictures(t *testing.T) {
-	r := &Report{Cases: []Case{{Scenario: "full-one", Unit: "documents", Count: 10, Contenders: []Contender{
+	c := Case{Scenario: "full-one", Unit: "documents", Count: 10, Contenders: []Contender{
 		{Name: "ceiling", Kind: KindCeiling, Rounds: []Round{{Seconds: 4, Series: risen()}}},
 		{Name: "<millrace>", Kind: KindMillrace, Rounds: []Round{{Seconds: 4, Series: risen()}}},
-	}}}}
-	r.Cases[0].summarize()
-	draw := func(name, curve string) string {
-		var b strings.Builder
-		if err := WriteSVG(&b, r, name, curve); err != nil {
-			t.Errorf("%s of %s: %v", curve, name, err)
-		}
-		return b.String()
+	}}
+	c.summarize()
+	var s plot.Sheet
+	c.charts(&s)
+	if s.Err != nil || len(s.Charts) != 1+len(Curves()) {
+		t.Fatalf("%d pictures, %v", len(s.Charts), s.Err)
 	}
-	for curve, ceiling := range map[string]bool{"rate": true, "cpu": false, "memory": false, "sent": true,
-		"received": true} {
-		svg := draw("full-one", curve)
-		if strings.Count(svg, "<svg") != 1 || !strings.Contains(svg, "&lt;millrace&gt;") ||
-			strings.Contains(svg, ">ceiling<") != ceiling {
-			t.Errorf("%s: %s", curve, svg)
-		}
-	}
-	if n := strings.Count(draw("full-one", "all"), "<svg"); n != 7 {
-		t.Errorf("%d pictures, want the rates, five curves and what holds them", n)
-	}
-	for _, c := range [][2]string{{"", "rate"}, {"full", "rate"}, {"full-one", "size"}} {
-		if err := WriteSVG(io.Discard, r, c[0], c[1]); err == nil {
-			t.Errorf("%s of %q is drawn", c[1], c[0])
+	for i, curve := range Curves() {
+		svg := string(s.Charts[1+i].SVG)
+		if !strings.Contains(svg, "&lt;millrace&gt;") || strings.Contains(svg, ">ceiling<") == curve.OfTools {
+			t.Errorf("%s: %s", curve.Name, svg)
 		}
 	}
 }

@@ -25,17 +25,7 @@ type follower struct {
 func (b *bench) followers(st *site) []follower {
 	var all []follower
 	for _, v := range b.variants() {
-		args := append(b.millraceSync(st.rules()...), v.Args...)
-		all = append(all, follower{
-			name: v.Name, kind: KindMillrace, how: commandLine(args),
-			start: func(ctx context.Context, m *meter) (*child, error) {
-				c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
-				if err == nil {
-					m.runs(c.pid())
-				}
-				return c, err
-			},
-		})
+		all = append(all, b.follower(st, v))
 	}
 	for _, p := range b.o.Peers {
 		if t, _ := p.tool(); t.args != nil {
@@ -45,20 +35,43 @@ func (b *bench) followers(st *site) []follower {
 	return all
 }
 
+// follower is millrace with arguments.
+func (b *bench) follower(st *site, v Variant) follower {
+	args := append(b.millraceSync(st.rules()...), v.Args...)
+	return follower{
+		name: v.Name, kind: KindMillrace, how: commandLine(args),
+		start: func(ctx context.Context, m *meter) (*child, error) {
+			c, err := startChild(ctx, program{name: b.o.Millrace, args: args, env: b.clusterEnv(st)})
+			if err == nil {
+				m.runs(c.pid())
+			}
+			return c, err
+		},
+	}
+}
+
 // watched is what is done for a time, alone and while a tool follows.
 type watched struct {
 	alone  func(context.Context, *meter) error
 	how    string // of alone
 	with   func(context.Context, *meter) error
 	seeing string // how it is seen, added to how of the tools
+
+	collections int // that are there and empty at the begin; 0 is one
 }
 
 // follows measures the source alone, then with each of the tools that follow.
 func (b *bench) follows(ctx context.Context, st *site, c Case, w watched) error {
-	all := []contender{{name: "ceiling", kind: KindCeiling, how: w.how, prepare: st.restartFollowing, run: w.alone}}
-	for _, f := range b.followers(st) {
+	return b.followedBy(ctx, st, c, w, b.followers(st))
+}
+
+// followedBy is the same with given tools.
+func (b *bench) followedBy(ctx context.Context, st *site, c Case, w watched, tools []follower) error {
+	prepare := func(ctx context.Context) error { return st.restartFollowing(ctx, max(w.collections, 1)) }
+	all := []contender{{name: "ceiling", kind: KindCeiling, how: w.how, prepare: prepare, run: w.alone}}
+	for _, f := range tools {
 		all = append(all, contender{
-			name: f.name, kind: f.kind, how: f.how + w.seeing, prepare: st.restartFollowing,
+			name: f.name, kind: f.kind, how: f.how + w.seeing, prepare: prepare,
 			run: func(ctx context.Context, m *meter) error {
 				return following(ctx, st, f, m, func(ctx context.Context) error { return w.with(ctx, m) })
 			},
@@ -70,9 +83,9 @@ func (b *bench) follows(ctx context.Context, st *site, c Case, w watched) error 
 // followed are the servers of scenarios that go on for a time.
 func followed(oplogMB int) needs { return needs{sourceCacheGB: 2, targetCacheGB: 2, oplogMB: oplogMB} }
 
-// restartFollowing makes both sides as they are before a tool begins: the collection is there and empty.
-func (st *site) restartFollowing(ctx context.Context) error {
-	if err := st.source.remake(ctx, 1, nil); err != nil {
+// restartFollowing makes both sides as they are before a tool begins: the collections are there and empty.
+func (st *site) restartFollowing(ctx context.Context, collections int) error {
+	if err := st.source.remake(ctx, collections, nil); err != nil {
 		return err
 	}
 	return st.target.clear(ctx)
@@ -200,7 +213,7 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 	load := workload{shape: ycsb(), collections: 1, operations: 1 << 30, inserts: 0.7}
 	return b.onServers(ctx, s, followed(8000), func(st *site) error {
 		b.say("%s: finding what the source takes", s.name)
-		if err := st.restartFollowing(ctx); err != nil {
+		if err := st.restartFollowing(ctx, 1); err != nil {
 			return err
 		}
 		began := time.Now()

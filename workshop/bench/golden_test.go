@@ -30,9 +30,8 @@ func TestGoldenReports(t *testing.T) {
 	for name, write := range map[string]func(io.Writer, *Report) error{
 		"report.txt":    WriteText,
 		"report.html":   WriteHTML,
-		"report.md":     WriteMarkdown,
-		"shares.svg":    func(w io.Writer, r *Report) error { return WriteSVG(w, r, "", "") },
-		"latency.svg":   func(w io.Writer, r *Report) error { return WriteSVG(w, r, "latency/w-majority", "") },
+		"shares.svg":    func(w io.Writer, r *Report) error { return WriteSVG(w, r, "") },
+		"latency.svg":   func(w io.Writer, r *Report) error { return WriteSVG(w, r, "latency/w-majority") },
 		"summary.jsonl": writeSummaries,
 	} {
 		t.Run(name, func(t *testing.T) {

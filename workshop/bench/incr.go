@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/workshop/plot"
 )
 
 // foldWindow is how much of the oplog the ceiling folds together: what a tool of bounded memory can keep.
@@ -298,6 +296,10 @@ type setting struct {
 
 func (s setting) name() string { return s.buffer + ", " + itoa(s.partitions) }
 
+func (s setting) args() []string {
+	return []string{"--partitions", itoa(s.partitions), "--apply-buffer", s.buffer}
+}
+
 // threadSettings stand for DDT's oplogWrite threads and two cache sizes of ratio 1 to 4; bytes were not published.
 func threadSettings() []setting {
 	var all []setting
@@ -322,7 +324,6 @@ const (
 func describeSettings(c *Case) {
 	c.Columns = []string{"time", "rate", "of ceiling", valueOperations, valueCPUPercent, valueMemory, valueCPUEach,
 		valueWindow, "peak", "operations folded"}
-	c.Versus = []Versus{{X: valueOperations, Y: valueCPUPercent}, {X: valueOperations, Y: valueMemory}}
 	c.Notes = append(c.Notes,
 		"a row is named by its --apply-buffer and its --partitions",
 		"operations/s, CPU % (of one core), memory and CPU an operation are of millrace's process alone, as its status "+
@@ -336,8 +337,7 @@ func (w *incrWork) swept(drain []string) []contender {
 	var all []contender
 	for _, s := range w.settings {
 		// its variants have no place among the settings
-		x := w.syncs(w.site, w.empty, w.complete,
-			append(slices.Clip(drain), "--partitions", itoa(s.partitions), "--apply-buffer", s.buffer)...)[0]
+		x := w.syncs(w.site, w.empty, w.complete, append(slices.Clip(drain), s.args()...)...)[0]
 		x.name = s.name()
 		run := x.run
 		x.run = func(ctx context.Context, m *meter) error { return w.sampled(ctx, m, run) }
@@ -471,29 +471,4 @@ func (a average) note(m *meter) {
 	m.value(valueMemory, a.resident/1e6)
 	m.value(valueCPUEach, per(a.cores*1e6, a.operations))
 	m.value(valueWindow, a.seconds)
-}
-
-// Versus is a picture of one value over another, a point for each contender.
-type Versus struct {
-	X string `json:"x"`
-	Y string `json:"y"`
-}
-
-// versus draws the contenders by two values. Names equal up to a comma share a colour; the rest is the label.
-func (c *Case) versus(s *plot.Sheet, v Versus) {
-	var all []plot.Cloud
-	for i := range c.Contenders {
-		x := &c.Contenders[i]
-		if len(x.Rounds) == 0 || x.Kind != KindMillrace {
-			continue
-		}
-		name, label, _ := strings.Cut(x.Name, ", ")
-		if n := len(all); n == 0 || all[n-1].Name != name {
-			all = append(all, plot.Cloud{Name: name})
-		}
-		last := &all[len(all)-1]
-		last.Labels = append(last.Labels, label)
-		last.X, last.Y = append(last.X, x.Values[v.X].Median), append(last.Y, x.Values[v.Y].Median)
-	}
-	s.Scatter(v.Y+" over "+v.X, all, v.X, v.Y)
 }

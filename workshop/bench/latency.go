@@ -82,6 +82,39 @@ func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
+// followingSettings is the same with each of some settings, while the source takes other writes, so many a second.
+type followingSettings struct {
+	settings []setting
+	load     workload
+	pace     float64
+}
+
+func (l followingSettings) run(ctx context.Context, b *bench, s scenario) error {
+	l.load.shape, l.load.operations = small(), 1<<30
+	return b.onServers(ctx, s, followed(8000), func(st *site) error {
+		t, writes := timing{st, b.insertsTimed(), "majority"}, paced{l.load, l.pace, time.Hour}
+		under := func(see observer) func(context.Context, *meter) error {
+			return func(ctx context.Context, m *meter) error {
+				stop := beside(ctx, func(ctx context.Context) error {
+					_, err := writes.run(ctx, st.source)
+					return err
+				})
+				err := t.run(ctx, m, see)
+				return errors.Join(err, stop())
+			}
+		}
+		var tools []follower
+		for _, x := range l.settings {
+			tools = append(tools, b.follower(st, Variant{x.name(), x.args()}))
+		}
+		c := t.timed(s, "", fmt.Sprintf("; meanwhile %s writes a second of documents of %d bytes into %d collections",
+			grouped(int64(l.pace)), l.load.shape.size, l.load.collections))
+		return b.followedBy(ctx, st, c, watched{how: "no follower; until the insert is acknowledged", alone: under(nobody),
+			with: under(lookOnTarget(st)), collections: l.load.collections,
+			seeing: "; seen by a find on the target every " + lookEvery.String()}, tools)
+	})
+}
+
 // nobody is an observer that does not look: an acknowledged insert counts as seen.
 func nobody(_ context.Context, c *clock, ready func()) error {
 	c.acknowledged = true
@@ -208,7 +241,8 @@ func lookOnTarget(st *site) observer {
 		for next < len(c.seen) {
 			raw, err := conn.Run(ctx, dataDB, bson.D{
 				{Key: "find", Value: collection(0)},
-				{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: next}}}}},
+				{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: next},
+					{Key: "$lt", Value: len(c.seen)}}}}},
 				{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}},
 				{Key: "singleBatch", Value: true},
 			})

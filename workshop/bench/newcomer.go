@@ -33,13 +33,21 @@ type newcomer struct {
 	child     *child // nil when millrace started it
 }
 
-// announce prepares a new member's directory, address and command.
+// announce prepares a new member's directory, address and command. One that stays in the set keeps them.
 func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
+	if w.replaces && w.new != nil {
+		return w.new, nil
+	}
 	port, err := freePort(ctx) // a new one each time: no member knows it as down
 	if err != nil {
 		return nil, err
 	}
 	n := &newcomer{host: "127.0.0.1:" + port, dir: filepath.Join(w.dir, "new-"+port)}
+	journal := "log=(prealloc=true)"
+	if w.replaces { // where the others are, and with their journal
+		n.dir = filepath.Join(filepath.Dir(filepath.Dir(w.source.lab.Members()[0].DBPath)), "new-"+port)
+		journal = lab.LeanJournal
+	}
 	w.new = n
 	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
 		return nil, err
@@ -47,18 +55,19 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath",
 		n.dir + ".log",
 		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
-		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
+		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false",
+		"--wiredTigerEngineConfigString", journal}
 	return n, nil
 }
 
 func (n *newcomer) uri() string { return "mongodb://" + n.host + "/?directConnection=true" }
 
 // start starts it on an empty directory, and returns when it listens.
-func (n *newcomer) start(ctx context.Context) (err error) {
+func (n *newcomer) start(ctx context.Context, disk lab.DiskSpeed) (err error) {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return err
 	}
-	if n.child, err = startChild(ctx, program{name: n.program, args: n.args, env: n.env}); err != nil {
+	if n.child, err = startChild(ctx, program{name: n.program, args: n.args, env: n.env, disk: disk}); err != nil {
 		return err
 	}
 	n.pid = n.child.pid()
@@ -183,6 +192,7 @@ func (n *newcomer) end(ctx context.Context) error {
 	if n.child != nil {
 		_ = n.child.cmd.Process.Kill() // it may have ended
 		<-n.child.Done()
+		n.child, n.pid = nil, 0
 		return nil
 	}
 	if n.pid == 0 {
@@ -194,6 +204,7 @@ func (n *newcomer) end(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	n.pid = 0
 	return nil
 }
 

@@ -47,21 +47,15 @@ type Case struct {
 	// Collections and Indexes in each are the case's place in a matrix.
 	Collections int `json:"collections,omitempty"`
 	Indexes     int `json:"indexes,omitempty"`
-	// Published is the published cell that the case is a scaled one of.
-	Published *PublishedSeed `json:"published,omitempty"`
 	// DataBytes is the size of the documents, DiskBytes their size on disk, where measured.
 	DataBytes int64 `json:"dataBytes,omitempty"`
 	DiskBytes int64 `json:"diskBytes,omitempty"`
 	// RatioOf is the value that OfCeiling compares, small being good; empty compares the rates.
 	RatioOf string `json:"ratioOf,omitempty"`
 
-	Columns []string `json:"columns,omitempty"` // Columns of the table, by their headings; none is the usual ones.
-	Versus  []Versus `json:"versus,omitempty"`  // Versus are pictures of one value over another, beside the usual ones.
-
+	Columns    []string    `json:"columns,omitempty"` // Columns of the table, by their headings; none is the usual ones.
 	Contenders []Contender `json:"contenders"`
-	// OffOn is the comparison of chaining off with on, where the case has it.
-	OffOn *OffOn   `json:"offAgainstOn,omitempty"`
-	Notes []string `json:"notes,omitempty"` // Notes say what else was found out, such as the settings tried.
+	Notes      []string    `json:"notes,omitempty"` // Notes say what else was found out, such as the settings tried.
 }
 
 // Name of the case: scenario and variant.

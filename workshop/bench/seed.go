@@ -18,39 +18,13 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// seedCase is one place of the matrix, or a cell of the published one.
-type seedCase struct {
-	collections, indexes int
-	published            *PublishedSeed
-}
+// seedCase is one place of the matrix.
+type seedCase struct{ collections, indexes int }
 
-func (c seedCase) String() string {
-	if c.published != nil {
-		return "test" + itoa(c.published.Test) + "-" + c.place()
-	}
-	return c.place()
-}
-
-func (c seedCase) place() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
-
-func (c seedCase) dataset(s Scale) dataset {
-	if c.published != nil {
-		return c.published.dataset(s)
-	}
-	return dataset{ycsb(), s.of(seedDocs), c.collections}
-}
-
-func (c seedCase) keys() string {
-	if c.published != nil {
-		return "random 32-bit integers"
-	}
-	return "100-byte fields"
-}
+func (c seedCase) String() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
 
 // seedMatrix varies the indexes of one collection, and the collections of five indexes each.
-func seedMatrix() []seedCase {
-	return []seedCase{{1, 1, nil}, {1, 2, nil}, {1, 5, nil}, {1, 10, nil}, {10, 5, nil}, {100, 5, nil}}
-}
+func seedMatrix() []seedCase { return []seedCase{{1, 1}, {1, 2}, {1, 5}, {1, 10}, {10, 5}, {100, 5}} }
 
 // seedCells are the places named as 1x5, five indexes on one collection; all of the matrix if none is.
 func seedCells(names []string) ([]seedCase, error) {
@@ -96,10 +70,10 @@ func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 			errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
 			"run it without --source-uri and --target-uri, on lab clusters")
 	}
-	cells, err := seedCells(b.o.Cells)
-	if len(b.o.SeedTests) > 0 {
-		cells, err = publishedCells(b.o.SeedTests, b.o.Cells)
+	if len(b.o.Seeds) > 0 {
+		return b.reseed(ctx, s)
 	}
+	cells, err := seedCells(b.o.Cells)
 	if err != nil {
 		return err
 	}
@@ -113,13 +87,13 @@ func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 
 // seed measures one case: a set of two members under light writes gets a third.
 func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
-	data := sc.dataset(b.o.Scale)
+	data := dataset{ycsb(), b.o.Scale.of(seedDocs), sc.collections}
 	indexes := fieldIndexes(sc.indexes)
 	c := Case{
 		Scenario: s.name, Variant: sc.String(), Ceiling: s.ceiling, Unit: "documents", Count: data.docs, Bytes: data.bytes(),
-		Collections: sc.collections, Indexes: sc.indexes, Published: sc.published,
+		Collections: sc.collections, Indexes: sc.indexes,
 		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on " +
-			sc.keys() + " in each, " + lightText + ", until it is SECONDARY and has applied what the primary had then",
+			"100-byte fields in each, " + lightText + ", until it is SECONDARY and has applied what the primary had then",
 	}
 	b.say("%s: starting servers", c.Name())
 	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: b.cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
@@ -174,6 +148,8 @@ type seedWork struct {
 	cacheGB float64
 	from    int // the member whose files are copied: the secondary
 	new     *newcomer
+	// replaces says that the new member is one of the set that has lost its data, and stays in it.
+	replaces bool
 }
 
 // age makes a set just loaded look weeks old: the oplog's file shrinks, and pages are cached as they are on disk. A
@@ -219,9 +195,13 @@ func (w *seedWork) shrinkOplog(ctx context.Context) error {
 
 func (w *seedWork) member() *lab.Member { return w.source.lab.Members()[w.from] }
 
-// prepare removes the last round's member and takes checkpoints, so that each round begins alike.
+// prepare removes or stops the last round's member and takes checkpoints, so that each round begins alike.
 func (w *seedWork) prepare(ctx context.Context) error {
-	if err := w.dismiss(ctx); err != nil {
+	leave := w.dismiss
+	if w.replaces {
+		leave = w.stop
+	}
+	if err := leave(ctx); err != nil {
 		return err
 	}
 	if err := w.caughtUp(ctx, w.source.nodes[w.from]); err != nil {
@@ -256,8 +236,12 @@ func (w *seedWork) onePass() contender {
 }
 
 func (w *seedWork) twoPasses() contender {
-	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes",
-		"0", "--join-priority", "0", "--", "mongod …"}
+	joins := []string{"--join", "(its address)", "--join-votes", "0", "--join-priority", "0"}
+	if w.replaces {
+		joins = []string{"--replace", "(its address)"}
+	}
+	how := slices.Concat([]string{"seed", "local", "--from-uri", "(the secondary)", "--start"}, joins,
+		[]string{"--", "mongod …"})
 	return contender{
 		name: seedTwoPass, kind: KindMillrace, how: commandLine(how), prepare: w.prepare, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
@@ -266,12 +250,12 @@ func (w *seedWork) twoPasses() contender {
 				return err
 			}
 			report := n.dir + ".json"
-			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath,
-				"--to-dbpath", n.dir,
-				"--set-uri", w.source.uri, "--start", "--join", n.host, "--join-votes", "0", "--join-priority", "0",
-				"--report", report, "--output", "json", "--log-level", "warn", "--", n.program}
+			joins[1] = n.host
+			args := slices.Concat([]string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath",
+				w.member().DBPath, "--to-dbpath", n.dir, "--set-uri", w.source.uri, "--start", "--report", report,
+				"--output", "json", "--log-level", "warn"}, joins, []string{"--", n.program}, n.args)
 			began := time.Now()
-			err = toEnd(ctx, m, program{name: w.o.Millrace, args: append(args, n.args...),
+			err = toEnd(ctx, m, program{name: w.o.Millrace, args: args, disk: w.o.SeedDisk,
 				env: append(n.env, "XDG_STATE_HOME="+w.dir)})
 			err = errors.Join(err, n.adopt(report, m, time.Since(began).Seconds()))
 			m.newMember(processCPU([]int{n.pid}))
@@ -282,20 +266,28 @@ func (w *seedWork) twoPasses() contender {
 
 // logical is the server's own way: an empty member copies documents and builds indexes.
 func (w *seedWork) logical() contender {
+	how := "a mongod is started on an empty directory and added to the set as soon as it listens, without vote and " +
+		"priority"
+	if w.replaces {
+		how = "the stopped member's directory is emptied, and its mongod is started again"
+	}
 	return contender{
-		name: seedLogical, kind: KindPeer, prepare: w.prepare, check: w.complete,
-		how: "a mongod is started on an empty directory and added to the set as soon as it listens, without vote and " +
-			"priority",
+		name: seedLogical, kind: KindPeer, how: how, prepare: w.prepare, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			n, err := w.announce(ctx)
 			if err != nil {
 				return err
 			}
-			if err := m.part("start", func() error { return n.start(ctx) }); err != nil {
+			if err := m.part("empty", func() error { return os.RemoveAll(n.dir) }); err != nil {
 				return err
 			}
-			if err := m.part("add", func() error { return w.add(ctx, n.host) }); err != nil {
+			if err := m.part("start", func() error { return n.start(ctx, w.o.SeedDisk) }); err != nil {
 				return err
+			}
+			if !w.replaces {
+				if err := m.part("add", func() error { return w.add(ctx, n.host) }); err != nil {
+					return err
+				}
 			}
 			err = m.part("initial sync", func() error {
 				c, err := connectWhenUp(ctx, n.uri())
@@ -340,12 +332,6 @@ func (c *Case) noteSeed() {
 		figure(faster.Min)+"-"+figure(faster.Max)+")")
 	_, lock := c.against(seedTwoPass, seedOnePass)
 	one, two := c.contender(seedOnePass), c.contender(seedTwoPass)
-	if c.Published != nil {
-		c.Notes = append(c.Notes, fmt.Sprintf("published: %g GB of data (%g on disk), %g minutes by logical initial sync "+
-			"and %g by copying files; here %s MB of data (%s on disk)",
-			c.Published.DataGB, c.Published.DiskGB, c.Published.LogicalMinutes, c.Published.CopyMinutes,
-			figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)))
-	}
 	c.Notes = append(c.Notes, "the lock of two passes is "+strconv.FormatFloat(lock.Median*100, 'f', 1, 64)+
 		" % of that of one pass; the secondary applied nothing for "+
 		figure(two.Values[valueStall].Median)+" s and "+figure(one.Values[valueStall].Median)+" s at most")

@@ -13,43 +13,58 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// TestSeed measures one case of the matrix and a published one, without any index,
-// with all of their contenders.
+// TestSeed measures one case of the matrix with all of its contenders.
 func TestSeed(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
-	_, program := servers(t)
-	o := Options{Scale: tiny(), Rounds: 1, Millrace: program, Progress: func(line string) { t.Log(line) }}
-	b := &bench{o: o, report: &Report{Scale: o.Scale, Rounds: 1}}
-	published := PublishedSeed{Test: 4, Collections: 2, DocumentBytes: 8000, DataGB: 200, DiskGB: 67, LogicalMinutes: 30,
-		CopyMinutes: 15}
-	err := b.inDirectory(func() error {
-		for _, c := range []seedCase{{2, 2, nil}, published.cell()} {
-			if err := b.seed(t.Context(), scenario{name: "seed", ceiling: "a copy"}, c); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("%v %s", err, mongo.HintOf(err))
+	r := seedTiny(t, Options{Cells: []string{"2x2"}})
+	c := &r.Cases[0]
+	if len(c.Contenders) != 3 || len(c.Notes) != 2 || c.ceiling() == nil || c.DataBytes <= 0 || c.DiskBytes <= 0 {
+		t.Fatalf("%+v", c)
 	}
-	if c := &b.report.Cases[1]; c.Published == nil || c.Indexes != 0 || c.Count != 500 || c.Bytes != 4_000_000 ||
-		c.Variant != "test4-2x0" {
-		t.Errorf("%+v", c)
-	}
-	for i, notes := range []int{2, 3} {
-		c := &b.report.Cases[i]
-		if len(c.Contenders) != 3 || len(c.Notes) != notes || c.ceiling() == nil || c.DataBytes <= 0 || c.DiskBytes <= 0 {
-			t.Fatalf("%+v", c)
-		}
-		measured(t, c)
-	}
+	measured(t, c)
 	var text bytes.Buffer
-	if err := WriteText(&text, b.report); err != nil {
+	if err := WriteText(&text, r); err != nil {
 		t.Fatal(err)
 	}
 	t.Log(text.String())
+}
+
+// TestReseed gives a member of slow disks its data again in both ways: of a set, with
+// another index, and of other documents.
+func TestReseed(t *testing.T) {
+	lab.Nightly(t)
+	t.Parallel() // it mostly waits for servers
+	r := seedTiny(t, Options{SeedDisk: lab.DiskSpeed{PerSecond: 3600}, Seeds: []SeedSet{{500, 8000, 2, 0},
+		{500, 8000, 2, 1}, {600, 500, 1, 2}}})
+	if len(r.Cases) != 3 {
+		t.Fatalf("%+v", r.Cases)
+	}
+	for i, want := range []string{"2x0", "2x1", "1x2"} {
+		c := &r.Cases[i]
+		if c.Variant != want || len(c.Contenders) != 2 || c.DataBytes <= 0 || c.DiskBytes <= 0 {
+			t.Errorf("%+v", c)
+		}
+		for _, x := range c.Contenders {
+			if len(x.Rounds) != 1 || x.Error != "" || x.Seconds.Median <= 0 || x.Rounds[0].TargetCPU <= 0 {
+				t.Errorf("%s: %s: %+v", want, x.Name, x)
+			}
+		}
+	}
+}
+
+func seedTiny(t *testing.T, o Options) *Report {
+	t.Helper()
+	_, o.Millrace = servers(t)
+	o.Scenarios, o.Scale, o.Rounds, o.Progress = []string{"seed"}, tiny(), 1, func(line string) { t.Log(line) }
+	r, err := Run(t.Context(), o)
+	if errors.Is(err, lab.ErrNoSlowDisk) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("%v %s", err, mongo.HintOf(err))
+	}
+	return r
 }
 
 // measured checks the contenders of a case.
@@ -115,66 +130,6 @@ func TestGrowth(t *testing.T) {
 	}
 	if all := (&Report{Cases: []Case{{Scenario: "full-one"}}}).overviews(); all != nil {
 		t.Errorf("another scenario has a growth: %v", all)
-	}
-}
-
-// TestPublishedGrowth sets measured cells beside published ones.
-func TestPublishedGrowth(t *testing.T) {
-	r := &Report{Scale: tiny(), Rounds: 1}
-	for _, p := range PublishedSeeds() {
-		round := func(s float64) []Round { return []Round{{Seconds: s, Parts: map[string]float64{partChoose: 1}}} }
-		c := Case{Scenario: "seed", Variant: p.cell().String(), Published: &p, Count: 1, Contenders: []Contender{
-			{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1)},
-			{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2 + p.DataGB/100)},
-			{Name: seedLogical, Kind: KindPeer, Rounds: round(p.DataGB / 10)},
-		}}
-		c.summarize()
-		r.Cases = append(r.Cases, c)
-	}
-	var text, page bytes.Buffer
-	if err := errors.Join(WriteText(&text, r), WriteHTML(&page, r)); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"published: test5-1x5 (4 GB, 0.500); here: test5-1x5 (4 GB, 0.196)",               // 0.4 of 2.04 s
-		"here: files 2.00 s and 1.00 s for each 100 published GB, logical 0.000 s and 10", // straight lines indeed
-		"of the 2.04 s of the shortest, seed/test5-1x5, 1.00 s are parts that do not depend on the data: until it has " +
-			"chosen whom to follow 1.00 s",
-	} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("the text lacks %q:\n%s", want, &text)
-		}
-	}
-	for test := range publishedTests {
-		if !strings.Contains(page.String(), "test "+itoa(test+1)+": time") {
-			t.Errorf("the page lacks test %d", test+1)
-		}
-	}
-}
-
-func TestPublishedCells(t *testing.T) {
-	all, err := publishedCells([]int{1, 2, 3, 4, 5}, nil)
-	if err != nil || len(all) != 23 {
-		t.Errorf("%d cells, %v", len(all), err)
-	}
-	some, err := publishedCells([]int{5, 4}, []string{"60x0", "100x5"})
-	if err != nil || len(some) != 2 || some[0].String() != "test4-60x0" || some[1].String() != "test5-100x5" {
-		t.Errorf("%v, %v", some, err)
-	}
-	for _, bad := range []struct {
-		tests []int
-		names []string
-	}{{[]int{0}, nil}, {[]int{6}, nil}, {[]int{1}, []string{"60x0"}}} {
-		if _, err := publishedCells(bad.tests, bad.names); err == nil {
-			t.Errorf("%v is accepted", bad)
-		}
-	}
-	small, err := ParseScale("small")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := all[0].dataset(small); d.docs != 60_000 || d.bytes() != 30_000_000 { // 1:1000
-		t.Errorf("%+v", d)
 	}
 }
 
@@ -248,7 +203,7 @@ func TestSeedCells(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	got, err := seedCells([]string{"1x5", "100x0"})
-	if err != nil || len(got) != 2 || got[0] != (seedCase{1, 5, nil}) || got[1] != (seedCase{100, 0, nil}) {
+	if err != nil || len(got) != 2 || got[0] != (seedCase{1, 5}) || got[1] != (seedCase{100, 0}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range []string{"", "5", "x", "0x1", "1x-1", "1x11", "1x5x2", "9999x1", "1 x 5"} {

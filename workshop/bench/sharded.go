@@ -292,7 +292,7 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything",
 		check: w.complete}
 	x.prepare = func(ctx context.Context) error {
-		if err := w.restartFollowing(ctx); err != nil {
+		if err := w.restartFollowing(ctx, 1); err != nil {
 			return err
 		}
 		if err := w.target.create(ctx, 1, nil); err != nil {
@@ -327,7 +327,7 @@ func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender
 
 // beginJob begins a job, stops it, and writes the backlog: --start-at takes no position of a sharded cluster.
 func (w *shardedIncr) beginJob(ctx context.Context, args []string, moving bool) error {
-	if err := w.restartFollowing(ctx); err != nil {
+	if err := w.restartFollowing(ctx, 1); err != nil {
 		return err
 	}
 	f := follower{start: func(ctx context.Context, _ *meter) (*child, error) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/millrace/millrace/workshop/plot"
 	load "github.com/millrace/millrace/workshop/ycsb"
@@ -162,60 +161,6 @@ func blank(n float64, unit string) string {
 		return ""
 	}
 	return figure(n) + unit
-}
-
-// WriteMarkdown writes a line for each case: what a page of documentation has room for.
-func WriteMarkdown(w io.Writer, r *Report) error {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"scenario", "ceiling", "millrace", "of ceiling", "CPU each", "peak", "others"})
-	for i := range r.Cases {
-		if row := summary(&r.Cases[i]); row != nil {
-			t.AppendRow(row)
-		}
-	}
-	_, err := fmt.Fprintf(w, "%s, %s.\n`%s`, medians of %d rounds; %s.\n\n%s\n", r.Machine, r.Version, r.Command, r.Rounds,
-		r.Started.Format("2006-01-02"), t.RenderMarkdown())
-	return err
-}
-
-// summary is the line of a case, nil where millrace did not take part.
-func summary(c *Case) table.Row {
-	top, others := c.ceiling(), []string(nil)
-	var ours *Contender
-	for i := range c.Contenders {
-		x := &c.Contenders[i]
-		switch {
-		case x.Kind == KindMillrace && ours == nil:
-			ours = x
-		case x.Kind == KindCeiling:
-		default:
-			others = append(others, x.Name+" "+achieved(c, x))
-		}
-	}
-	if ours == nil {
-		return nil
-	}
-	row := table.Row{c.Name(), "", achieved(c, ours), blank(ours.OfCeiling.Median, ""), blank(ours.CPUEach.Median, " µs"),
-		blank(ours.Peak.Median/1e6, " MB"), strings.Join(others, ", ")}
-	if top != nil {
-		row[1] = achieved(c, top)
-	}
-	return row
-}
-
-// achieved is the value that the case compares, the rate of work for a given time, or the time.
-func achieved(c *Case, x *Contender) string {
-	switch {
-	case x.Error != "":
-		return "failed"
-	case len(x.Rounds) == 0:
-		return ""
-	case c.RatioOf != "":
-		return figure(x.Values[c.RatioOf].Median) + " (" + c.RatioOf + ")"
-	case x.Rounds[0].Done > 0:
-		return grouped(int64(x.Rate.Median)) + "/s"
-	}
-	return fmt.Sprintf("%s s (%s/s)", figure(x.Seconds.Median), grouped(int64(x.Rate.Median)))
 }
 
 //go:embed page.html

@@ -267,10 +267,11 @@ type child struct {
 type program struct {
 	name          string
 	args          []string
-	env           []string  // beyond that of the bench without its settings
-	dir           string    // where it runs; empty is where the bench does
-	stdin, stdout *os.File  // nil is nothing, and what the child remembers
-	log           io.Writer // takes its standard error, too, unless it is nil
+	env           []string      // beyond that of the bench without its settings
+	dir           string        // where it runs; empty is where the bench does
+	stdin, stdout *os.File      // nil is nothing, and what the child remembers
+	log           io.Writer     // takes its standard error, too, unless it is nil
+	disk          lab.DiskSpeed // of its files, and of those of all that it starts
 }
 
 // startChild starts a program, for wait or stop. The end of ctx sends it SIGTERM.
@@ -292,7 +293,7 @@ func startChild(ctx context.Context, p program) (*child, error) {
 		c.cmd.Stdout = p.stdout
 	}
 	var err error
-	if c.Child, err = lab.StartChild(c.cmd); err != nil {
+	if c.Child, err = lab.StartSlowed(c.cmd, p.disk); err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.name, err)
 	}
 	return c, nil

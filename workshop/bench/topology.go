@@ -119,8 +119,6 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, n in
 		if err := b.compete(ctx, f.st, c, f.contenders(concern)); err != nil {
 			return err
 		}
-		done := &b.report.Cases[len(b.report.Cases)-1]
-		done.OffOn = f.compared(done, concern)
 	}
 	return nil
 }
@@ -137,7 +135,7 @@ func (f *forest) variant(concern string) string {
 func (f *forest) contenders(concern string) []contender {
 	off := contender{name: chainingOff, kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
 		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.direct) },
-		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, nil) }}
+		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, false) }}
 	draws := 0
 	on := contender{name: chainingOn, kind: KindCeiling,
 		how: "chainingAllowed: true; a tree of those that members choose by their rules, set once with replSetSyncFrom. " +
@@ -146,27 +144,11 @@ func (f *forest) contenders(concern string) []contender {
 			draws++
 			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern, spread(draws)) })
 		}, run: off.run}
-	all := []contender{off, on, f.plannedFor(treePlanned, "millrace topology apply, then hold, policy balanced; the "+
-		"hold runs within the bench", concern, topology.PlanOptions{})}
-	switch {
-	case f.n <= 3: // there is one plan for all
-	case concern == topology.Majority:
-		all = append(all, f.plannedFor("planned, spare voter", "the same with --spare-voters 1: a voter more under the "+
-			"primary than the majority needs", concern, topology.PlanOptions{Spare: 1}))
-	default:
-		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern,
-			topology.PlanOptions{WriteConcern: concern}))
-	}
-	return all
-}
-
-// plannedFor is a contender with a tree that millrace plans and holds.
-func (f *forest) plannedFor(name, how, concern string, o topology.PlanOptions) contender {
-	return contender{name: name, kind: KindMillrace, how: how,
-		prepare: func(ctx context.Context) error {
-			return f.prepare(ctx, func(ctx context.Context) error { return f.planned(ctx, o) })
-		},
-		run: func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, &o) }}
+	planned := contender{name: treePlanned, kind: KindMillrace,
+		how:     "millrace topology apply, then hold, policy balanced; the hold runs within the bench",
+		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.planned) },
+		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, true) }}
+	return []contender{off, on, planned}
 }
 
 // spread returns numbers between 0 and 1 that lie evenly up to any n: 1/2, 1/4, 3/4, 1/8, 5/8 and so on.
@@ -286,92 +268,5 @@ const (
 	chainingOn  = "chaining on"
 	treePlanned = "planned"
 )
-
-// OffOn compares chaining off with on. Gains are relative: 0.1 is off ten per cent faster.
-type OffOn struct {
-	Members       int     `json:"members"`
-	WriteConcern  string  `json:"writeConcern"`
-	LinkRTTMillis float64 `json:"linkRttMillis"`
-	// ClientsPerCore is how many clients there were for each of the primary's processors, or its share of one.
-	ClientsPerCore float64 `json:"clientsPerCore"`
-	// Gain is measured, round by round; Model is predicted for the clients, processors and round trip here.
-	Gain  Stat    `json:"gain"`
-	Model float64 `json:"model"`
-	// Published is absent for a set of which nothing was published.
-	Published *PublishedOffOn `json:"published,omitempty"`
-}
-
-// PublishedOffOn is what was published of a set.
-type PublishedOffOn struct {
-	Gain   float64 `json:"gain"`
-	OffCPU float64 `json:"offCpu"`
-	OnCPU  float64 `json:"onCpu"`
-}
-
-// compared is the comparison of a case whose rounds are complete.
-func (f *forest) compared(c *Case, concern string) *OffOn {
-	set := topology.Hypothetical(topology.Hypothesis{Members: f.n, Zones: 1})
-	off, _ := topology.Predict(set, topology.DirectTree(set), f.params).For(concern)
-	on, _ := topology.PredictAutomatic(set, f.params).For(concern)
-	out := &OffOn{Members: f.n, WriteConcern: concern, LinkRTTMillis: millis(f.rtt),
-		ClientsPerCore: f.params.Threads / f.params.Cores,
-		Model:          off/on - 1}
-	if off, on, ok := topology.PublishedPair(f.n, concern == topology.Majority); ok {
-		out.Published = &PublishedOffOn{Gain: off.OpsPerSecond/on.OpsPerSecond - 1, OffCPU: off.CPU, OnCPU: on.CPU}
-	}
-	off2on := func(a, b Round) float64 { return per(a.Rate(c.Count), b.Rate(c.Count)) - 1 }
-	out.Gain = StatOf(c.contender(chainingOff).beside(c.contender(chainingOn), off2on))
-	return out
-}
-
-type chainingCases []*Case
-
-func (r *Report) chaining() (all chainingCases) {
-	for i := range r.Cases {
-		if r.Cases[i].OffOn != nil {
-			all = append(all, &r.Cases[i])
-		}
-	}
-	return all
-}
-
-// table is a line for each set, write concern and round trip, with what was published beside it.
-func (all chainingCases) table() (header []string, rows [][]string) {
-	header = []string{"", "link RTT", "clients per core", "off against on", "rounds", "published", "model, for here",
-		"primary CPU off / on", "published", "planned, of the better", "the other plan"}
-	for _, c := range all {
-		x := c.OffOn
-		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), fmt.Sprintf("%g ms", x.LinkRTTMillis),
-			figure(x.ClientsPerCore),
-			gainText(x.Gain.Median), gainText(x.Gain.Min) + " to " + gainText(x.Gain.Max), "–", gainText(x.Model),
-			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median,
-				c.contender(chainingOn).Values[primaryCPU].Median), "–", c.contender(treePlanned).ofBetter(), c.otherPlan()}
-		if p := x.Published; p != nil {
-			row[5], row[8] = gainText(p.Gain), fmt.Sprintf("%.0f / %.0f %%", 100*p.OffCPU, 100*p.OnCPU)
-		}
-		rows = append(rows, row)
-	}
-	return header, rows
-}
-
-// ofBetter is how a tree compares with the better of off and on.
-func (x *Contender) ofBetter() string {
-	if len(x.Rounds) == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.2f (%.2f-%.2f)", x.OfCeiling.Median, x.OfCeiling.Min, x.OfCeiling.Max)
-}
-
-// otherPlan is the same of the plan that suits the case's write concern, where there is one besides that for all.
-func (c *Case) otherPlan() string {
-	for i := range c.Contenders {
-		if x := &c.Contenders[i]; x.Kind == KindMillrace && x.Name != treePlanned {
-			return x.ofBetter()
-		}
-	}
-	return "–"
-}
-
-func gainText(gain float64) string { return fmt.Sprintf("%+.1f %%", 100*gain) }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

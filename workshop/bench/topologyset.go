@@ -334,22 +334,22 @@ func (f *forest) chained(ctx context.Context, concern string, share float64) err
 	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
 }
 
-func (f *forest) planned(ctx context.Context, o topology.PlanOptions) error {
+func (f *forest) planned(ctx context.Context) error {
 	if _, err := f.chain(ctx, true); err != nil {
 		return err
 	}
-	_, err := topology.NewController(f.observer, topology.ControlOptions{Plan: o, Log: f.log}).Apply(ctx)
+	_, err := topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Apply(ctx)
 	return err
 }
 
 // measure takes the figures of one round, with a hold of a plan if there is one.
-func (f *forest) measure(ctx context.Context, m *meter, concern string, hold *topology.PlanOptions) (err error) {
+func (f *forest) measure(ctx context.Context, m *meter, concern string, hold bool) (err error) {
 	before, err := f.observer.Observe(ctx)
 	if err != nil {
 		return err
 	}
-	if hold != nil {
-		end := f.hold(ctx, *hold)
+	if hold {
+		end := f.hold(ctx)
 		defer func() { err = errors.Join(err, end()) }()
 	}
 	lags := f.watchLag(ctx)
@@ -423,9 +423,9 @@ func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float6
 	}
 }
 
-func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func() error) {
+func (f *forest) hold(ctx context.Context) (end func() error) {
 	return beside(ctx, func(ctx context.Context) error {
-		err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx)
+		err := topology.NewController(f.holder, topology.ControlOptions{Log: f.log}).Hold(ctx)
 		if ctx.Err() == nil {
 			f.log.Warn("the hold has ended", "error", err)
 		}

@@ -2,10 +2,8 @@ package lab
 
 import (
 	"errors"
-	"fmt"
+	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -71,57 +69,32 @@ func (m *Member) freed() error {
 var ErrNoSlowDisk = errors.New(
 	"lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")
 
-// DiskSpeed is how fast a disk is. Each read, write and flush takes one of PerSecond turns, and then the latency.
-// There is no page cache: a write waits as a read does.
+// DiskSpeed is how fast a disk is. Each read, write and flush takes one of PerSecond turns, and then the latency. As
+// cloud disks count, a turn moves up to 256 KiB, and what follows at once in a file belongs to it. There is no page
+// cache: a write waits as a read does.
 type DiskSpeed struct {
-	Latency   time.Duration `json:"latencyNanoseconds"`  // Latency that each operation has beyond its own.
-	PerSecond int           `json:"operationsPerSecond"` // PerSecond is the most operations a second, 0 for no limit.
+	Latency   time.Duration // Latency that each operation has beyond its own.
+	PerSecond int           // PerSecond is the most operations a second, 0 for no limit.
 }
 
 // Slow says that anything is slowed.
 func (s DiskSpeed) Slow() bool { return s != DiskSpeed{} }
 
-// String is the speed in words.
-func (s DiskSpeed) String() string {
-	if !s.Slow() {
-		return "as it is"
+// SlowDisks changes how fast the members' disks are: at once for members started with a slowed disk, else from their
+// next start. Call it while no member starts.
+func (c *Cluster) SlowDisks(s DiskSpeed) {
+	c.opts.DiskSpeed = s
+	for _, m := range c.members {
+		if m.slow != nil {
+			m.slow.speed.Store(&s)
+		}
 	}
-	text := s.Latency.String() + " an operation"
-	if s.PerSecond > 0 {
-		text += ", at most " + strconv.Itoa(s.PerSecond) + "/s"
-	}
-	return text
 }
 
-// ParseDiskSpeed reads "500us", "500us:4000" (operations a second), or "0" for a disk as it is.
-func ParseDiskSpeed(s string) (d DiskSpeed, err error) {
-	latency, most, limited := strings.Cut(s, ":")
-	d.Latency, err = time.ParseDuration(latency)
-	if err == nil && limited {
-		d.PerSecond, err = strconv.Atoi(most)
+// StartSlowed starts a child as [StartChild] does. The disk is that of all processes that come from it.
+func StartSlowed(cmd *exec.Cmd, disk DiskSpeed) (*Child, error) {
+	if !disk.Slow() {
+		return StartChild(cmd)
 	}
-	if err != nil || d.Latency < 0 || d.PerSecond < 0 {
-		return DiskSpeed{},
-			fmt.Errorf("disk %q: want a latency and perhaps the most operations a second, such as 500us:4000, or 0", s)
-	}
-	return d, nil
-}
-
-// DiskUse is what was asked of a slowed disk so far, and what to slow it cost.
-type DiskUse struct {
-	Reads, Writes, Flushes int64
-	CPU                    time.Duration // CPU is the processor time of this process that went into the slowing.
-}
-
-// Minus is what came after before.
-func (u DiskUse) Minus(before DiskUse) DiskUse {
-	return DiskUse{u.Reads - before.Reads, u.Writes - before.Writes, u.Flushes - before.Flushes, u.CPU - before.CPU}
-}
-
-// DiskUse is what the member asked of its slowed disk since its start; zero without [Options.DiskSpeed].
-func (m *Member) DiskUse() DiskUse {
-	if m.slow == nil {
-		return DiskUse{}
-	}
-	return m.slow.use()
+	return startChild(cmd, false, newSlowDisk(disk).confine)
 }

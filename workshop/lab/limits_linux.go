@@ -241,16 +241,15 @@ func leaveGroup(above, dir string, pid int) error {
 // at a filter (seccomp) that the process inherits, and notifies this process. Only calls with an offset are
 // delayed, as databases make them; logs are written without.
 type slowDisk struct {
-	speed DiskSpeed
+	speed atomic.Pointer[DiskSpeed]
 	fd    int
 	done  chan struct{} // closed when no process has the filter any more
-
-	reads, writes, flushes atomic.Int64
-	cpu                    atomic.Int64 // nanoseconds
 }
 
 func newSlowDisk(speed DiskSpeed) *slowDisk {
-	return &slowDisk{speed: speed, done: make(chan struct{})}
+	d := &slowDisk{done: make(chan struct{})}
+	d.speed.Store(&speed)
+	return d
 }
 
 // close waits until no call is delayed any more; all that had the filter have ended, or never began.
@@ -258,10 +257,6 @@ func (d *slowDisk) close() {
 	if d.fd != 0 {
 		<-d.done
 	}
-}
-
-func (d *slowDisk) use() DiskUse {
-	return DiskUse{d.reads.Load(), d.writes.Load(), d.flushes.Load(), time.Duration(d.cpu.Load())}
 }
 
 // confine puts the filter on the calling thread, which must be locked to its goroutine and end with it, and on all
@@ -287,13 +282,10 @@ func (d *slowDisk) confine() error {
 
 func onFirstThread() bool { return unix.Gettid() == unix.Getpid() }
 
-// calls are those that are delayed, by what they do.
-func (d *slowDisk) calls() map[int32]*atomic.Int64 {
-	return map[int32]*atomic.Int64{
-		unix.SYS_PREAD64: &d.reads, unix.SYS_PREADV: &d.reads,
-		unix.SYS_PWRITE64: &d.writes, unix.SYS_PWRITEV: &d.writes,
-		unix.SYS_FSYNC: &d.flushes, unix.SYS_FDATASYNC: &d.flushes,
-	}
+// delayed are the calls that are delayed.
+func delayed() []uint32 {
+	return []uint32{unix.SYS_PREAD64, unix.SYS_PREADV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_FSYNC,
+		unix.SYS_FDATASYNC}
 }
 
 func diskFilter() ([]unix.SockFilter, error) {
@@ -312,8 +304,8 @@ func diskFilter() ([]unix.SockFilter, error) {
 	}
 	all := []unix.SockFilter{load(atArch), {Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arch, Jt: 1},
 		end(unix.SECCOMP_RET_ALLOW), load(atNumber)}
-	for nr := range (&slowDisk{}).calls() {
-		all = append(all, skip(uint32(nr)), end(unix.SECCOMP_RET_USER_NOTIF))
+	for _, nr := range delayed() {
+		all = append(all, skip(nr), end(unix.SECCOMP_RET_USER_NOTIF))
 	}
 	return append(all, end(unix.SECCOMP_RET_ALLOW)), nil
 }
@@ -342,16 +334,15 @@ type delayedCall struct {
 }
 
 // serve takes calls and continues them when due, on a thread of its own: the kernel's clock is finer than Go's
-// timers, and the thread's processor time is the cost. Each calling thread has at most one call here.
+// timers. Each calling thread has at most one call here.
 func (d *slowDisk) serve() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(d.done)
 	defer unix.Close(d.fd)
-	before := threadCPU()
-	var waiting []delayedCall // by due, which grows, as all have one latency
+	var waiting []delayedCall // in their order, also where the speed has changed
 	var turn time.Time        // of the next call
-	calls := d.calls()
+	files := map[uint64]stretch{}
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
 	for {
 		var wait *unix.Timespec // until a call comes
@@ -366,10 +357,11 @@ func (d *slowDisk) serve() {
 			return
 		case fds[0].Revents&unix.POLLIN != 0:
 			if c, ok := d.take(); ok {
-				if n := calls[c.number]; n != nil {
-					n.Add(1)
+				if turns := c.turns(files); turns > 0 {
+					waiting = append(waiting, delayedCall{c.id, d.due(&turn, turns)})
+				} else {
+					d.goOn(c.id)
 				}
-				waiting = append(waiting, delayedCall{c.id, d.due(&turn)})
 			}
 		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
 			return
@@ -377,21 +369,45 @@ func (d *slowDisk) serve() {
 		for now := time.Now(); len(waiting) > 0 && !waiting[0].due.After(now); waiting = waiting[1:] {
 			d.goOn(waiting[0].id)
 		}
-		d.cpu.Store(int64(threadCPU() - before))
 	}
 }
 
-// due is when a call that has just come is to go on; turn is moved on.
-func (d *slowDisk) due(turn *time.Time) time.Time {
+// stretch is what was read or written of a file in a row: where it ends, and how much is left of its last turn.
+type stretch struct{ end, left uint64 }
+
+// turns is how many turns a call takes, 0 where it goes on with the last one of its file. A flush ends that.
+func (c notification) turns(files map[uint64]stretch) int {
+	const most = 256 << 10
+	file, bytes, at := c.args[0], c.args[2], c.args[3]
+	if c.number != unix.SYS_PREAD64 && c.number != unix.SYS_PWRITE64 {
+		delete(files, file)
+		return 1
+	}
+	was := files[file]
+	if was.end != at || bytes == 0 {
+		was.left = 0
+	}
+	if bytes <= was.left {
+		files[file] = stretch{at + bytes, was.left - bytes}
+		return 0
+	}
+	turns := max((bytes-was.left+most-1)/most, 1)
+	files[file] = stretch{at + bytes, was.left + turns*most - bytes}
+	return int(turns)
+}
+
+// due is when a call that has just come is to go on; turn is moved on by its turns.
+func (d *slowDisk) due(turn *time.Time, turns int) time.Time {
+	speed := d.speed.Load()
 	mine := time.Now()
 	if turn.After(mine) {
 		mine = *turn
 	}
 	*turn = mine
-	if d.speed.PerSecond > 0 {
-		*turn = mine.Add(time.Second / time.Duration(d.speed.PerSecond))
+	if speed.PerSecond > 0 {
+		*turn = mine.Add(time.Duration(turns) * time.Second / time.Duration(speed.PerSecond))
 	}
-	return mine.Add(d.speed.Latency)
+	return mine.Add(speed.Latency)
 }
 
 // take takes the next call; false when its thread has ended meanwhile.
@@ -405,12 +421,4 @@ func (d *slowDisk) take() (notification, bool) {
 func (d *slowDisk) goOn(id uint64) {
 	r := response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
-}
-
-func threadCPU() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -153,11 +153,14 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
+// LeanJournal is the setting of the engine for [Options.LeanJournal].
+const LeanJournal = "log=(prealloc=false,file_max=10MB)"
+
 // engine returns settings for WiredTiger that mongod has no flags for.
 func (o Options) engine() string {
 	var parts []string
 	if o.LeanJournal {
-		parts = append(parts, "log=(prealloc=false,file_max=10MB)")
+		parts = append(parts, LeanJournal)
 	}
 	if o.CacheGB < leastCacheGB {
 		parts = append(parts, fmt.Sprintf("cache_size=%d", int64(o.CacheGB*(1<<30))))

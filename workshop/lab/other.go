@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -64,14 +65,12 @@ func childAttr(detached bool) *syscall.SysProcAttr {
 // LimitProcess is not possible here.
 func LimitProcess(int, float64) (release func() error, err error) { return nil, ErrNoQuota }
 
-type slowDisk struct{}
+type slowDisk struct{ speed atomic.Pointer[DiskSpeed] }
 
 func newSlowDisk(DiskSpeed) *slowDisk { return &slowDisk{} }
 
 func (*slowDisk) confine() error { return ErrNoSlowDisk }
 
 func (*slowDisk) close() {}
-
-func (*slowDisk) use() DiskUse { return DiskUse{} }
 
 func onFirstThread() bool { return false }

@@ -13,9 +13,6 @@ func TestNothingToDraw(t *testing.T) {
 	if len(s.Charts) > 0 || s.Err != nil {
 		t.Errorf("%q, %v", s.Charts, s.Err)
 	}
-	if got := Panels(nil, 2); got != "" {
-		t.Errorf("nothing is drawn as %s", got)
-	}
 }
 
 // What is drawn goes into a page as it is.
@@ -37,20 +34,6 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 	if strings.Count(string(s.Charts[2].SVG), "<circle") < 2 {
 		t.Errorf("no points: %s", s.Charts[2].SVG)
-	}
-}
-
-func TestPanels(t *testing.T) {
-	var s Sheet
-	for _, title := range []string{"one", "<two>", "three"} {
-		s.Bars(title, []Bar{{"a", 1}})
-	}
-	got := Panels(s.Charts, 2)
-	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, `viewBox="0 0 1120 648"`: 1,
-		`<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
-		if strings.Count(got, want) != n {
-			t.Errorf("%q is there %d times, want %d", want, strings.Count(got, want), n)
-		}
 	}
 }
 

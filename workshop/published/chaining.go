@@ -41,7 +41,7 @@ func (c chainCell) set() string {
 func chainKey(members int, concern string) string { return strconv.Itoa(members) + "/" + concern }
 
 func chaining(t *Table) {
-	t.Groups = []Group{chainRates(t.Why), chainCPU(t.Why), chainFar(t.Why), chainPlanned(t.Why)}
+	t.Groups = []Group{chainRates(t.Why), chainTimes(t.Why), chainCPU(t.Why), chainFar(t.Why), chainPlanned(t.Why)}
 	t.charts = chainCharts
 }
 
@@ -69,6 +69,21 @@ func chainRates(why map[string]string) Group {
 		if c.members > 3 {
 			r.Headlines = []Headline{{Text: "chaining off against on, " + strconv.Itoa(c.members) + " members, w:" + c.concern}}
 		}
+	}
+	return g
+}
+
+// chainTimes are mean response times of writes.
+func chainTimes(why map[string]string) Group {
+	g := Group{Title: "Response times of writes", Place: chainPlace(), Ratio: "off against on", Change: true,
+		Columns: []Column{{Key: "on-ms", Name: "chaining on", Unit: Millis}, {Key: "off-ms", Name: "off", Unit: Millis},
+			{Key: "planned-ms", Name: "planned", Unit: Millis},
+			{Key: "on-far-ms", Name: "on, 1 ms between members", Unit: Millis},
+			{Key: "off-far-ms", Name: "off, the same", Unit: Millis}}}
+	for _, c := range chainCells() {
+		k := chainKey(c.members, c.concern)
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(c.members), c.concern},
+			Ratio: over(k, "off-ms", "on-ms"), Why: why["times"]})
 	}
 	return g
 }
@@ -123,6 +138,7 @@ const (
 	benchOn         = "chaining on"
 	benchPlanned    = "planned"
 	benchPrimaryCPU = "primary CPU %"
+	benchAverage    = "avg ms"
 )
 
 const chainClients = 8 // as published
@@ -174,7 +190,7 @@ func (l chainLink) keys(members int) (keys []string) {
 	for _, concern := range chainConcerns() {
 		k := chainKey(members, concern)
 		for _, way := range l.ways {
-			keys = append(keys, key(k, way+l.ends), key(k, way+l.ends+"-cpu"))
+			keys = append(keys, key(k, way+l.ends), key(k, way+l.ends+"-cpu"), key(k, way+l.ends+"-ms"))
 		}
 	}
 	return keys
@@ -207,6 +223,7 @@ func (l chainLink) takeWays(c *bench.Case, m *Measured, k string) error {
 		}
 		m.set(key(k, way+l.ends), rates(c, x))
 		m.set(key(k, way+l.ends+"-cpu"), x.Each(func(r bench.Round) float64 { return r.Values[benchPrimaryCPU] }))
+		m.set(key(k, way+l.ends+"-ms"), x.Each(func(r bench.Round) float64 { return r.Values[benchAverage] }))
 	}
 	return nil
 }

@@ -112,17 +112,17 @@ func ycsbCharts(all *charts, _ *Table, m *Measured) {
 		all.Lines(c.title, []plot.Line{trace("8 threads", m.here, points)}, mixes...)
 		all.name(c.name)
 	}
-	for _, mix := range ycsbClassMixes() {
+	for _, mix := range ycsbMixes() {
 		var bars []plot.Bar
 		for _, c := range ycsbClassList() {
-			bars = append(bars, plot.Bar{Name: c.name + ", local disk", Value: m.median(key(c.key(mix), "local"))},
-				plot.Bar{Name: c.name + ", network disk", Value: m.median(key(c.key(mix), "network"))})
+			bars = append(bars, plot.Bar{Name: c.name + ", 4.2, local disk", Value: m.median(key(c.key(mix), "local"))},
+				plot.Bar{Name: c.name + ", 4.4, network disk", Value: m.median(key(c.key(mix), "network"))})
 		}
 		all.Bars("operations a second at "+mix+", by processors:memory", bars)
 		all.name("classes-" + strings.ReplaceAll(mix, ":", "-"))
 	}
-	all.Lines("rate with the local disk, % of that with the network disk, by reads:writes", classDifferences(m),
-		ycsbClassMixes()...)
+	all.Lines("rate of 4.2 with the local disk, % of 4.4 with the network disk, by reads:writes", classDifferences(m),
+		ycsbMixes()...)
 	all.name("classes-difference")
 }
 
@@ -130,7 +130,7 @@ func ycsbCharts(all *charts, _ *Table, m *Measured) {
 func classDifferences(m *Measured) (lines []plot.Line) {
 	for _, c := range ycsbClassList() {
 		l := plot.Line{Name: c.name}
-		for i, mix := range ycsbClassMixes() {
+		for i, mix := range ycsbMixes() {
 			if r, ok := m.ratio(over(c.key(mix), "local", "network")); ok {
 				l.X, l.Y = append(l.X, float64(i)), append(l.Y, 100*r.Median)
 			}
@@ -144,9 +144,9 @@ func classDifferences(m *Measured) (lines []plot.Line) {
 func fileCharts(all *charts, t *Table, m *Measured) {
 	drawn(t, m, func(where string, of lookup) {
 		var logical, files []point
-		for _, c := range growthCells() {
+		for _, c := range testCells(growthTest) {
 			k := fileKey(c)
-			logical, files = append(logical, point{c.DataGB, key(k, "logical")}), append(files, point{c.DataGB, key(k, "files")})
+			logical, files = append(logical, point{c.dataGB, key(k, "logical")}), append(files, point{c.dataGB, key(k, "files")})
 		}
 		title, right := "published: minutes over gigabytes of data", "file copy"
 		if where == "here" {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -37,7 +38,8 @@ func (c ddtCell) place() []string {
 }
 
 func ddt(t *Table) {
-	t.Groups, t.charts = []Group{ddtRates(t.Why["other work"]), ddtUse(t.Why["other work"])}, ddtCharts
+	t.Groups = []Group{ddtRates(t.Why["other work"]), ddtUse(t.Why["other work"]), ddtLatency(t.Why["latency"])}
+	t.charts = ddtCharts
 }
 
 func ddtRates(why string) Group {
@@ -73,16 +75,37 @@ func ddtUse(why string) Group {
 	return g
 }
 
+func ddtLatency(why string) Group {
+	g := Group{
+		Title: "Latency of changes at the target", Place: ddtPlace(),
+		Columns: []Column{{Key: "p50", Name: "median", Unit: Millis}, {Key: "p99", Name: "99th percentile", Unit: Millis}},
+	}
+	for _, c := range ddtCells() {
+		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Why: why})
+	}
+	return g
+}
+
 // ddtRun measures the fourth table: a backlog by partitions and bytes in flight.
 type ddtRun struct{}
 
-const ddtSweep = "incr-threads"
+// The scenarios of the table.
+const (
+	ddtSweep = "incr-threads"
+	ddtDelay = "latency-threads"
+)
+
+// ddtSeconds are how long the latency of a row is measured in a round, at small scale and above.
+const ddtSeconds = 5
 
 // ddtOperations are those of the scenario at medium scale.
 const ddtOperations = 2_000_000
 
 // ddtValues are the figures of a row by the bench's names for them.
-func ddtValues() map[string]string {
+func ddtValues(scenario string) map[string]string {
+	if scenario == ddtDelay {
+		return map[string]string{"p50": "p50 ms", "p99": "p99 ms"}
+	}
 	return map[string]string{"rate": "operations/s, 10 s average", "cpu": "CPU %", "memory": "memory MB",
 		"each": "CPU us an operation"}
 }
@@ -101,18 +124,24 @@ func (ddtRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to limit anything. Some rows take less "+
 			"than a second; their rate is that of the whole process.")
 	}
-	table := Tables()[3]
-	var keys []string
-	for _, f := range table.Figures() {
-		keys = append(keys, f.Key)
+	var all []step
+	for _, scenario := range []string{ddtSweep, ddtDelay} {
+		var keys []string
+		for _, c := range ddtCells() {
+			for column := range ddtValues(scenario) {
+				keys = append(keys, key(c.key(), column))
+			}
+		}
+		all = append(all, step{scenario: scenario, keys: keys,
+			change: func(b *bench.Options) { b.Scale.Duration = min(b.Scale.Duration, ddtSeconds*time.Second) },
+			take:   func(r *bench.Report) error { return takeDDT(r, m) }})
 	}
-	return o.steps(ctx, m,
-		[]step{{scenario: ddtSweep, keys: keys, take: func(r *bench.Report) error { return takeDDT(r, m) }}})
+	return o.steps(ctx, m, all)
 }
 
 func takeDDT(r *bench.Report, m *Measured) error {
 	c := &r.Cases[0]
-	names := ddtValues()
+	names := ddtValues(c.Scenario)
 	for _, cell := range ddtCells() {
 		x, err := contender(c, ddtContender(cell))
 		if err != nil {

@@ -69,7 +69,7 @@ func TestSteps(t *testing.T) {
 func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
 	for name, kind := range names {
 		c.Contenders = append(c.Contenders, bench.Contender{Name: name, Kind: kind, Rounds: []bench.Round{
-			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, bench.RouterRate(1): 10,
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, benchAverage: 2, bench.RouterRate(1): 10,
 				bench.RouterRate(2): 20}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5},
 				{Seconds: 2, Changed: 9, CPU: 1}}},
 		}})
@@ -181,8 +181,8 @@ func complete(t *testing.T, table Table, m *Measured) {
 func TestThirdTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
 	ways := map[string]bench.Kind{benchLogical: bench.KindPeer, benchSeed: bench.KindMillrace}
-	for _, p := range bench.PublishedSeeds() {
-		if err := (fileRun{}.take(report(bench.Case{Scenario: "seed"}, ways), m, fileKey(p))); err != nil {
+	for _, p := range seedCells() {
+		if err := (fileRun{}.take(report(bench.Case{Scenario: "seed"}, ways), m, []seedCell{p})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,17 +191,20 @@ func TestThirdTableFromReports(t *testing.T) {
 
 func TestFourthTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
-	c := bench.Case{Scenario: ddtSweep}
-	for i, cell := range ddtCells() {
-		values := map[string]float64{}
-		for _, name := range ddtValues() {
-			values[name] = float64(i + 1)
+	var c bench.Case
+	for _, scenario := range []string{ddtSweep, ddtDelay} {
+		c = bench.Case{Scenario: scenario}
+		for i, cell := range ddtCells() {
+			values := map[string]float64{}
+			for _, name := range ddtValues(scenario) {
+				values[name] = float64(i + 1)
+			}
+			c.Contenders = append(c.Contenders, bench.Contender{Name: ddtContender(cell), Kind: bench.KindMillrace,
+				Rounds: []bench.Round{{Seconds: 1, Values: values}}})
 		}
-		c.Contenders = append(c.Contenders, bench.Contender{Name: ddtContender(cell), Kind: bench.KindMillrace,
-			Rounds: []bench.Round{{Seconds: 1, Values: values}}})
-	}
-	if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err != nil {
-		t.Fatal(err)
+		if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	complete(t, Tables()[3], m)
 	if got := m.Figures["32/15/rate"]; got[0] != 8 {

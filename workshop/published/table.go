@@ -40,6 +40,7 @@ const (
 	Seconds   Unit = "s"
 	Percent   Unit = "%"
 	Megabytes Unit = "MB"
+	Millis    Unit = "ms"
 	Micros    Unit = "µs"
 )
 

@@ -107,12 +107,7 @@ func (c *Comparison) tables() []sheetTable {
 // figures have the published columns when cells are of so many operations.
 func (c *Comparison) figures() sheetTable {
 	var t sheetTable
-	counted, disks := c.Sides[0].Operations > 0, false
-	for _, m := range c.Sides {
-		for _, x := range m.Cells {
-			disks = disks || x.DiskEach > 0
-		}
-	}
+	counted := c.Sides[0].Operations > 0
 	if len(c.Sides) > 1 {
 		t.Header = append(t.Header, "side")
 	}
@@ -122,9 +117,6 @@ func (c *Comparison) figures() sheetTable {
 	} else {
 		t.Header = append(t.Header, "threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99",
 			"client CPU µs", "failed")
-	}
-	if disks {
-		t.Header = append(t.Header, "disk each")
 	}
 	var cells [][]Cell // of each side, the load's first where any has one
 	for _, m := range c.Sides {
@@ -137,14 +129,14 @@ func (c *Comparison) figures() sheetTable {
 	for i := range cells[0] {
 		for side, m := range c.Sides {
 			if x := cells[side][i]; x.Operations > 0 {
-				t.Rows = append(t.Rows, c.row(m, &x, counted, disks))
+				t.Rows = append(t.Rows, c.row(m, &x, counted))
 			}
 		}
 	}
 	return t
 }
 
-func (c *Comparison) row(m *Matrix, x *Cell, counted, disks bool) (row []string) {
+func (c *Comparison) row(m *Matrix, x *Cell, counted bool) (row []string) {
 	zero := ""
 	if len(c.Sides) > 1 {
 		row = append(row, m.label())
@@ -160,11 +152,7 @@ func (c *Comparison) row(m *Matrix, x *Cell, counted, disks bool) (row []string)
 	if counted {
 		row = append(row, plot.Figure(x.ClientSeconds))
 	}
-	row = append(row, plot.Figure(x.ClientCPU), figureOr(float64(x.Failed), zero))
-	if disks {
-		row = append(row, figureOr(x.DiskEach, ""))
-	}
-	return row
+	return append(row, plot.Figure(x.ClientCPU), figureOr(float64(x.Failed), zero))
 }
 
 func (c *Comparison) facts() (facts []string) {
@@ -231,7 +219,13 @@ func (c *Comparison) charts(s *sheet) {
 		}
 		s.drawMixes(of.title, all, names)
 	}
-	s.drawAgainst("operations a second, in % of the base", againstLines(c.Differences, names), names)
+	if lines := againstLines(c.Differences, names); len(lines) > 0 {
+		base := plot.Line{Name: "the base"}
+		for i := range names {
+			base.X, base.Y = append(base.X, float64(i)), append(base.Y, 100)
+		}
+		s.drawMixes("operations a second, in % of the base", append([]plot.Line{base}, lines...), names)
+	}
 }
 
 func (c *Comparison) mixes() (names []string) {
@@ -285,18 +279,6 @@ func againstLines(all []Difference, names []string) (lines []plot.Line) {
 		}
 	}
 	return lines
-}
-
-// drawAgainst draws lines in percent with that of the base, unless there are none.
-func (s *sheet) drawAgainst(title string, lines []plot.Line, names []string) {
-	if len(lines) == 0 {
-		return
-	}
-	base := plot.Line{Name: "the base"}
-	for i := range names {
-		base.X, base.Y = append(base.X, float64(i)), append(base.Y, 100)
-	}
-	s.drawMixes(title, append([]plot.Line{base}, lines...), names)
 }
 
 //go:embed page.html

@@ -2,7 +2,6 @@ package ycsb
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"math"
 	"os"
@@ -146,49 +145,6 @@ func TestPeerThatFails(t *testing.T) {
 		if _, err := ParsePeer(bad); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
-	}
-}
-
-// Two disks in a class: a server each, and what their disks were asked for.
-func TestClasses(t *testing.T) {
-	lab.NeedServers(t)
-	class, err := ParseClass("1:2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := ClassOptions{Matrix: Published(Properties{"fieldcount": "1", "fieldlength": "10"}, 0.0003),
-		Classes: []Class{class}, Cores: 0.7,
-		Disks: []Disk{{Name: "fast"}, {Name: "slow", Speed: lab.DiskSpeed{Latency: time.Millisecond, PerSecond: 4000}}}}
-	o.Matrix.Mixes = []Mix{{0, 100}}
-	all, err := RunClasses(t.Context(), o)
-	if errors.Is(err, lab.ErrNoQuota) || errors.Is(err, lab.ErrNoSlowDisk) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := all.Classes[0]
-	if r.CacheGB != 32.0/1024 || len(r.Sides) != 2 || r.Sides[0].Cells[0].Operations != 1500 ||
-		r.Sides[0].Cells[0].DiskEach != 0 || r.Sides[1].Load.DiskEach <= 0 {
-		t.Errorf("%+v", r)
-	}
-	var text, page bytes.Buffer
-	if err := errors.Join(all.WriteText(&text), all.WriteHTML(&page)); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"slow: mongod 6.0, disk 1ms an operation, at most 4000/s",
-		"too few records for this class", "differences over the classes", "disk each"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, text.String())
-		}
-	}
-	if !strings.Contains(page.String(), "all classes") {
-		t.Error("no chart of all classes")
-	}
-	raw, err := json.Marshal(all)
-	if err != nil || !strings.Contains(string(raw), `"name":"1:2","cacheGB":0.03125`) ||
-		strings.Contains(string(raw), "mongodb://") && strings.Contains(string(raw), "@") {
-		t.Errorf("%s %v", raw, err)
 	}
 }
 

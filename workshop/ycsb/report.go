@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Report is what a run has measured. Latencies are in microseconds.
@@ -44,7 +43,6 @@ type Report struct {
 	Client         Client    `json:"client"`
 
 	measure measureConfig
-	disk    *lab.DiskUse // of a server whose disk is slowed
 }
 
 // Series are the latencies of one kind of operation.

@@ -52,7 +52,6 @@ type side struct {
 	client client
 	props  Properties
 	config *config
-	slowed []Server // the servers whose disks this process slows: what that costs is not the client's.
 
 	began  time.Time
 	load   *Report
@@ -79,7 +78,7 @@ func (o *MatrixOptions) sides() (all []*side, err error) {
 		if p["mongodb.url"], err = withDatabase(c.url, c.database); err != nil {
 			return nil, err
 		}
-		s := &side{server: server, name: clientMillrace, client: mine, props: p, config: c, slowed: servers,
+		s := &side{server: server, name: clientMillrace, client: mine, props: p, config: c,
 			rounds: map[string][]*Report{}, began: time.Now()}
 		all = append(all, s)
 		if o.Peer != nil {
@@ -113,42 +112,16 @@ func (s *side) explain(err error) error {
 	return fmt.Errorf("%s, by %s: %w", cmp.Or(s.server.Name, "the server"), s.name, err)
 }
 
-// do does a phase and notes what the disk was asked for meanwhile.
+// do does a phase; being cut off is an error.
 func (s *side) do(ctx context.Context, phase Phase, p Properties) (*Report, error) {
-	before, cost := s.use(), s.slowing()
 	rep, err := s.client.do(ctx, phase, p)
 	if rep == nil {
 		return nil, err
-	}
-	if s.server.disk != nil {
-		used := s.use().Minus(before)
-		rep.disk = &used
-	}
-	if s.name == clientMillrace {
-		rep.Client.CPUSeconds -= (s.slowing() - cost).Seconds()
-		rep.Client.CPUEach = rep.Client.CPUSeconds * 1e6 / float64(max(rep.Operations, 1))
 	}
 	if err == nil && rep.Interrupted {
 		err = context.Cause(ctx)
 	}
 	return rep, err
-}
-
-func (s *side) use() (u lab.DiskUse) {
-	if s.server.disk != nil {
-		u = s.server.disk()
-	}
-	return u
-}
-
-// slowing is the processor time that slowed disks have cost this process.
-func (s *side) slowing() (d time.Duration) {
-	for _, server := range s.slowed {
-		if server.disk != nil {
-			d += server.disk().CPU
-		}
-	}
-	return d
 }
 
 // collection does something with the collection of the side's table.
