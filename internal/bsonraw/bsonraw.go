@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"iter"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -36,6 +37,23 @@ func (v View) IsNull() bool { return v.Type == bson.TypeNull || v.Type == bson.T
 
 // Text returns the bytes of a string, a symbol or code.
 func (v View) Text() []byte { return v.Value[4 : len(v.Value)-1] }
+
+// Str returns the bytes of a string, false for other values.
+func (v View) Str() ([]byte, bool) {
+	if v.Type != bson.TypeString {
+		return nil, false
+	}
+	return v.Text(), true
+}
+
+// Document returns an embedded document, false for other values.
+func (v View) Document() (bson.Raw, bool) {
+	if !v.IsDocument() {
+		return nil, false
+	}
+	_, ok := Body(v.Value)
+	return v.Value, ok
+}
 
 // Element is one field of a document: views into the document's bytes.
 type Element struct {
@@ -104,6 +122,17 @@ func Field(doc []byte, name string) (Element, bool) {
 		}
 	}
 	return Element{}, false
+}
+
+// Without copies a valid document without the named fields.
+func Without(doc bson.Raw, names ...string) bson.Raw {
+	out, start := OpenDocument(nil)
+	for f := range Fields(doc) {
+		if !slices.Contains(names, string(f.Name)) {
+			out = append(out, f.Raw...)
+		}
+	}
+	return CloseDocument(out, start)
 }
 
 // MaxDepth is more than servers nest (about 200).

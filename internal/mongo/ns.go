@@ -37,6 +37,11 @@ func IsBuckets(ns string) bool {
 	return strings.HasPrefix(coll, BucketsPrefix)
 }
 
+// OfServer reports the name of a collection that servers maintain themselves.
+func OfServer(coll string) bool {
+	return strings.HasPrefix(coll, "system.") && coll != "system.js" && !strings.HasPrefix(coll, BucketsPrefix)
+}
+
 // ReshardingPrefix starts the name of the collection that reshardCollection fills.
 const ReshardingPrefix = "system.resharding."
 

@@ -146,6 +146,12 @@ func (o OpTime) First() OpTime {
 	return o
 }
 
+// Previous is the last position before o, in no known term.
+func (o OpTime) Previous() OpTime {
+	at := (uint64(o.TS.T)<<32 | uint64(o.TS.I)) - 1
+	return OpTime{TS: bson.Timestamp{T: uint32(at >> 32), I: uint32(at)}, Term: -1}
+}
+
 // Time is the wall-clock second of the position.
 func (o OpTime) Time() time.Time { return time.Unix(int64(o.TS.T), 0).UTC() }
 

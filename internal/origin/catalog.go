@@ -64,11 +64,9 @@ func (s *Streamed) list(ctx context.Context, scope schema.Scope, support changes
 			from, err = changestream.Start(ctx, s.Cluster)
 			return from.At, err
 		},
-		After: func(ctx context.Context) (end mongo.OpTime, err error) {
-			if s.routed() {
-				return s.latest(ctx)
-			}
-			if end, err = s.CommittedSeen(ctx); err == nil && end.Term != term {
+		After: func(ctx context.Context) (mongo.OpTime, error) {
+			end, err := s.seenUntil(ctx)
+			if err == nil && !s.routed() && end.Term != term {
 				err = mongo.Retry(s.Address()+" has elected another primary while its catalog was listed", nil, "")
 			}
 			return end, err
@@ -85,23 +83,27 @@ func (s *Streamed) latest(ctx context.Context) (mongo.OpTime, error) {
 	return at, err
 }
 
+// seenUntil is a position that nothing read so far is after. What a replica set has shown is committed then.
+func (s *Streamed) seenUntil(ctx context.Context) (mongo.OpTime, error) {
+	if s.routed() {
+		return s.latest(ctx)
+	}
+	return s.CommittedSeen(ctx)
+}
+
 // stands reports that the catalog is still as listed, but for changes that the stream reports since.
 func (s *Streamed) stands(ctx context.Context, scope schema.Scope, was schema.Snapshot,
 	support changestream.Support) (bool, error) {
-	end := mongo.OpTime{}
-	var err error
 	if s.routed() {
-		end, err = s.settled(ctx)
-	}
-	var now []schema.Collection
-	if err == nil {
-		now, err = schema.List(ctx, s.Cluster, scope)
-	}
-	if err == nil {
-		if end, err = s.CommittedSeen(ctx); s.routed() {
-			end, err = s.latest(ctx)
+		if _, err := s.settled(ctx); err != nil {
+			return false, err
 		}
 	}
+	now, err := schema.List(ctx, s.Cluster, scope)
+	if err != nil {
+		return false, err
+	}
+	end, err := s.seenUntil(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -115,9 +115,8 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 	return now, err
 }
 
-// movedTo returns the UUID of the collection that has a name now, if it continues the one with id. It does if
-// nobody has made it, or made something of its name, after a drop of the other. after is a position before such
-// a drop, or that of the drop.
+// movedTo returns the UUID of the collection that has a name now, if it continues the one with id, by any number of
+// moves. after is a position before a drop of that, or the drop's.
 func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (now bson.Binary, err error) {
 	db, coll := mongo.SplitNS(ns)
 	_, now, err = m.of.listed(ctx, db, bson.D{{Key: "name", Value: coll}, {Key: "type", Value: "collection"}})
@@ -133,24 +132,53 @@ func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo
 	if err != nil {
 		return bson.Binary{}, err
 	}
-	begin := after
-	begin.TS.I-- // the drop itself
-	dropped, anew := false, false
-	err = changestream.Changes(m.of.Cluster, support)(ctx, begin, until, func(ch *stream.Change, _ mongo.OpTime) error {
-		made, known := ownership.ParseUUID(ch.UUID)
-		switch {
-		case ch.Kind == stream.ChangeDropDatabase && ch.NS == db, ch.Kind == stream.ChangeDrop && known && made == id:
-			dropped = true
-		case ch.Kind == stream.ChangeRename && (ch.NS == ns || ch.To == ns):
-			dropped = true
-			anew = anew || ch.To == ns
-		case ch.Kind == stream.ChangeCreate && ch.NS == ns && known && made == other:
-			anew = anew || dropped
-		}
+	var since history
+	from := after.Previous() // with the drop itself
+	err = changestream.Changes(m.of.Cluster, support)(ctx, from, until, func(ch *stream.Change, _ mongo.OpTime) error {
+		since.add(ch, ns)
 		return nil
 	})
-	if err != nil || anew {
+	if err != nil || !since.continues(other, id) {
 		return bson.Binary{}, err
 	}
 	return now, nil
+}
+
+// history has what became of a name, in order: creations, renames to it, and drops.
+type history []step
+
+type step struct {
+	kind stream.ChangeKind
+	uuid [16]byte
+}
+
+func (h *history) add(ch *stream.Change, ns string) {
+	named := ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop
+	named = named && ch.NS == ns || ch.Kind == stream.ChangeRename && ch.To == ns
+	if id, ok := ownership.ParseUUID(ch.UUID); ok && named {
+		*h = append(*h, step{ch.Kind, id})
+	}
+}
+
+// made is the index at which a collection got the name, -1 if it had the name before.
+func (h history) made(id [16]byte) int {
+	return slices.IndexFunc(h, func(s step) bool { return s.uuid == id && s.kind != stream.ChangeDrop })
+}
+
+// continues reports that the collection that has the name is the one with id, but for moves. A move makes a copy while
+// the original has the name, and then drops that. Users make one while nothing has the name.
+func (h history) continues(now, id [16]byte) bool {
+	for {
+		at := h.made(now)
+		if at < 0 {
+			return true
+		}
+		next := slices.IndexFunc(h[at:], func(s step) bool { return s.uuid != now && s.kind == stream.ChangeDrop })
+		if next < 0 || h[at].kind == stream.ChangeRename || h.made(h[at+next].uuid) > at { // else a move was given up
+			return false
+		}
+		if now = h[at+next].uuid; now == id {
+			return true
+		}
+	}
 }

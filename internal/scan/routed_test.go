@@ -3,7 +3,6 @@ package scan
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,52 +12,35 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
 	"github.com/millrace/millrace/test/kit"
+	"github.com/millrace/millrace/test/routed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // routedBed is a sharded cluster of two shards that is read through its router.
-type routedBed struct {
-	*testing.T
-	lab *sharded.Cluster
-	c   *mongo.Cluster
-}
+type routedBed struct{ *routed.Bed }
 
-func newRoutedBed(t *testing.T) *routedBed {
+func newRoutedBed(t *testing.T) routedBed {
 	t.Helper()
-	lab.NeedServers(t)
-	b := &routedBed{T: t}
-	b.lab = sharded.ForTest(t, sharded.Options{Routers: 1, Options: lab.Options{
-		Version: os.Getenv("MILLRACE_TEST_VERSION"), Topology: "sharded:2x1",
-		TestCommands: true, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
-	var err error
-	b.c, err = mongo.Connect(t.Context(), b.lab.URI(), mongo.Options{})
-	b.ok(err)
-	t.Cleanup(b.c.Close)
-	b.ok(b.lab.CreateDatabase(t.Context(), "d", "s0"))
+	b := routedBed{routed.New(t, sharded.Options{Routers: 1, Options: lab.Options{Topology: "sharded:2x1",
+		TestCommands: true}})}
+	b.OK(b.Lab.CreateDatabase(t.Context(), "d", "s0"))
 	return b
-}
-
-func (b *routedBed) ok(err error) {
-	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
 }
 
 func byK(k int) bson.D { return bson.D{{Key: "k", Value: k}} }
 
 // spread shards d.c by k, with the keys from 100 on on the second shard.
-func (b *routedBed) spread(name string) {
+func (b routedBed) spread(name string) {
 	b.Helper()
-	must(b, b.c, "admin", bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: byK(1)},
+	must(b, b.C, "admin", bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: byK(1)},
 		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}})
-	b.ok(b.lab.Split(b.Context(), "d."+name, byK(100)))
-	b.ok(b.lab.MoveChunk(b.Context(), "d."+name, byK(100), "s1"))
+	b.OK(b.Lab.Split(b.Context(), "d."+name, byK(100)))
+	b.OK(b.Lab.MoveChunk(b.Context(), "d."+name, byK(100), "s1"))
 }
 
 // fill inserts documents, with twins a second one for every fifth _id, on the other shard.
-func (b *routedBed) fill(name string, ids []any, twins bool) *schema.Collection {
+func (b routedBed) fill(name string, ids []any, twins bool) *schema.Collection {
 	b.Helper()
 	var docs bson.A
 	for i, id := range ids {
@@ -70,46 +52,46 @@ func (b *routedBed) fill(name string, ids []any, twins bool) *schema.Collection 
 			docs = append(docs, doc((i+100)%200))
 		}
 	}
-	must(b, b.c, "d", bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: docs}})
-	return describe(b, b.c, "d", name)
+	must(b, b.C, "d", bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: docs}})
+	return describe(b, b.C, "d", name)
 }
 
-func (b *routedBed) reader() *Reader {
+func (b routedBed) reader() *Reader {
 	b.Helper()
-	conn, err := b.c.Pool.Checkout(b.Context(), wire.Primary())
-	b.ok(err)
+	conn, err := b.C.Pool.Checkout(b.Context(), wire.Primary())
+	b.OK(err)
 	b.Cleanup(conn.Release)
-	at, err := b.c.ClusterTime(b.Context())
-	b.ok(err)
-	return &Reader{Conn: conn, Concern: Majority(at.TS), Routers: NewRouters(b.c)}
+	at, err := b.C.ClusterTime(b.Context())
+	b.OK(err)
+	return &Reader{Conn: conn, Concern: Majority(at.TS), Routers: NewRouters(b.C)}
 }
 
 // documents are all of a collection, with how often each is there.
-func (b *routedBed) documents(name string) map[string]int {
+func (b routedBed) documents(name string) map[string]int {
 	b.Helper()
-	cur, err := b.c.Client.Database("d").Collection(name).Find(b.Context(), bson.D{})
-	b.ok(err)
+	cur, err := b.C.Client.Database("d").Collection(name).Find(b.Context(), bson.D{})
+	b.OK(err)
 	all := map[string]int{}
 	for cur.Next(b.Context()) {
 		all[string(cur.Current)]++
 	}
-	b.ok(cur.Err())
+	b.OK(cur.Err())
 	return all
 }
 
 // walked adds what a walk gives of a slice, after the first so many parts, and returns those.
-func (b *routedBed) walked(r *Reader, c *schema.Collection, s Slice, got map[string]int, most int) (parts []*Part) {
+func (b routedBed) walked(r *Reader, c *schema.Collection, s Slice, got map[string]int, most int) (parts []*Part) {
 	b.Helper()
 	w := r.Walk(c, &s, Want{Batch: 20, Measure: true})
 	defer w.Close(b.Context())
 	for len(parts) != most {
 		p, err := w.Next(b.Context())
-		b.ok(err)
+		b.OK(err)
 		if p == nil {
 			break
 		}
 		parts = append(parts, p)
-		b.ok(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
+		b.OK(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
 		if p.Last {
 			break
 		}
@@ -118,7 +100,7 @@ func (b *routedBed) walked(r *Reader, c *schema.Collection, s Slice, got map[str
 }
 
 // all fails the test unless each document came, at most again times more often than it is there.
-func (b *routedBed) all(want, got map[string]int, again int) {
+func (b routedBed) all(want, got map[string]int, again int) {
 	b.Helper()
 	for doc, n := range want {
 		if got[doc] < n || got[doc] > n+again {
@@ -149,12 +131,12 @@ func TestRoutedStrategies(t *testing.T) {
 		{"clustered", []bson.E{clustered}, false}, {"collated", []bson.E{collation}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if strings.Contains(tc.name, "clustered") && !b.c.Info.Version.AtLeast(5, 3) {
+			if strings.Contains(tc.name, "clustered") && !b.C.Info.Version.AtLeast(5, 3) {
 				t.Skip("users cluster no collections")
 			}
-			b := &routedBed{T: t, lab: b.lab, c: b.c}
+			b := routedBed{b.In(t)}
 			name := fmt.Sprintf("c%d", i)
-			must(t, b.c, "d", append(bson.D{{Key: "create", Value: name}}, tc.create...))
+			must(t, b.C, "d", append(bson.D{{Key: "create", Value: name}}, tc.create...))
 			if tc.sharded {
 				b.spread(name)
 			}
@@ -163,32 +145,32 @@ func TestRoutedStrategies(t *testing.T) {
 		})
 	}
 	t.Run("time series", func(t *testing.T) {
-		if !b.c.Info.Version.AtLeast(5, 0) {
+		if !b.C.Info.Version.AtLeast(5, 0) {
 			t.Skip("there are none")
 		}
-		b := &routedBed{T: t, lab: b.lab, c: b.c}
-		must(t, b.c, "d", bson.D{{Key: "create", Value: "w"}, {Key: "timeseries",
+		b := routedBed{b.In(t)}
+		must(t, b.C, "d", bson.D{{Key: "create", Value: "w"}, {Key: "timeseries",
 			Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
 		var docs bson.A
 		for i := range 600 {
 			docs = append(docs, bson.D{{Key: "t", Value: bson.DateTime(1.7e12 + i*1000)}, {Key: "m", Value: i}})
 		}
-		must(t, b.c, "d", bson.D{{Key: "insert", Value: "w"}, {Key: "documents", Value: docs}})
-		b.testRouted(describe(t, b.c, "d", mongo.BucketsPrefix+"w"), mongo.BucketsPrefix+"w")
+		must(t, b.C, "d", bson.D{{Key: "insert", Value: "w"}, {Key: "documents", Value: docs}})
+		b.testRouted(describe(t, b.C, "d", mongo.BucketsPrefix+"w"), mongo.BucketsPrefix+"w")
 	})
 }
 
-func (b *routedBed) testRouted(col *schema.Collection, name string) {
+func (b routedBed) testRouted(col *schema.Collection, name string) {
 	b.Helper()
 	want := b.documents(name)
 	r := b.reader()
 	reopened := 0
 	r.Reopened = func(error) { reopened++ }
 	strategy := ByID
-	if col.Clustered() && !b.c.Info.Version.AtLeast(5, 3) {
+	if col.Clustered() && !b.C.Info.Version.AtLeast(5, 3) {
 		strategy = ByKey
 	}
-	bounds, served, err := r.Cut(b.Context(), col, ByStorage(col, b.c.Info), 9)
+	bounds, served, err := r.Cut(b.Context(), col, ByStorage(col, b.C.Info), 9)
 	if err != nil || served != strategy || len(bounds) != 8 {
 		b.Fatalf("%d bounds by %s, %v", len(bounds), served, err)
 	}
@@ -205,10 +187,10 @@ func (b *routedBed) testRouted(col *schema.Collection, name string) {
 			b.all(want, got, 2)
 			got = map[string]int{}
 		}
-		for _, shard := range b.lab.ShardNames() {
-			client, err := b.lab.Direct(shard)
-			b.ok(err)
-			b.ok(client.Database("admin").RunCommand(b.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		for _, shard := range b.Lab.ShardNames() {
+			client, err := b.Lab.Direct(shard)
+			b.OK(err)
+			b.OK(client.Database("admin").RunCommand(b.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
 				{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
 				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}},
 					{Key: "errorCode", Value: codeCursorNotFound}, {Key: "namespace", Value: "d." + name}}}}).Err())
@@ -224,7 +206,7 @@ func (b *routedBed) testRouted(col *schema.Collection, name string) {
 	for _, s := range plan { // go on after each part
 		parts := b.walked(r, col, s, map[string]int{}, -1)
 		for i, p := range parts {
-			b.ok(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
+			b.OK(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
 			if s.Advance(p.Progress); i == len(parts)/2 {
 				break
 			}
@@ -246,19 +228,19 @@ func TestRoutedEveryPosition(t *testing.T) {
 			docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}})
 		}
 	}
-	must(t, b.c, "d", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: docs}})
-	col, r := describe(t, b.c, "d", "c"), b.reader()
+	must(t, b.C, "d", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: docs}})
+	col, r := describe(t, b.C, "d", "c"), b.reader()
 	want := b.documents("c")
 	w := r.Walk(col, &Slice{Strategy: ByID}, Want{Batch: 1, Measure: true})
 	defer w.Close(t.Context())
 	s, got := Slice{Strategy: ByID}, map[string]int{}
 	for n := 0; ; n++ {
 		p, err := w.Next(t.Context())
-		b.ok(err)
+		b.OK(err)
 		if p == nil || p.Docs == 0 {
 			break
 		}
-		b.ok(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
+		b.OK(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
 		s.Advance(p.Progress)
 		seen := map[string]int{}
 		for doc := range got {
@@ -291,18 +273,18 @@ func TestRoutedBounds(t *testing.T) {
 func TestRoutedNames(t *testing.T) {
 	b := newRoutedBed(t)
 	for _, isSharded := range []bool{false, true} {
-		if isSharded && !b.c.Info.Version.AtLeast(5, 0) {
+		if isSharded && !b.C.Info.Version.AtLeast(5, 0) {
 			continue // is not renamed
 		}
 		name := fmt.Sprintf("names%t", isSharded)
 		if isSharded {
 			b.spread(name)
 		} else {
-			must(t, b.c, "d", bson.D{{Key: "create", Value: name}})
+			must(t, b.C, "d", bson.D{{Key: "create", Value: name}})
 		}
 		rename := func(to string) {
-			must(t, b.c, "admin", bson.D{{Key: "renameCollection", Value: "d." + name}, {Key: "to", Value: "d." + to}})
-			must(t, b.c, "d", bson.D{{Key: "insert", Value: name}, {Key: "documents",
+			must(t, b.C, "admin", bson.D{{Key: "renameCollection", Value: "d." + name}, {Key: "to", Value: "d." + to}})
+			must(t, b.C, "d", bson.D{{Key: "insert", Value: name}, {Key: "documents",
 				Value: bson.A{bson.D{{Key: "_id", Value: "another collection's"}}}}})
 		}
 		col := b.fill(name, someIDs(600), isSharded)
@@ -312,11 +294,11 @@ func TestRoutedNames(t *testing.T) {
 		got := map[string]int{}
 		for n := 0; ; n++ {
 			p, err := w.Next(t.Context())
-			b.ok(err)
+			b.OK(err)
 			if p == nil {
 				break
 			}
-			b.ok(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
+			b.OK(p.Each(func(doc []byte) error { got[string(doc)]++; return nil }))
 			if n == 2 {
 				rename(name + "_new")
 			}
@@ -329,8 +311,8 @@ func TestRoutedNames(t *testing.T) {
 		b.walked(b.reader(), col, Slice{Strategy: ByID}, got, -1) // by a reader who does not know of it yet
 		b.all(want, got, 0)
 
-		must(t, b.c, "d", bson.D{{Key: "drop", Value: name + "_new"}})
-		must(t, b.c, "d", bson.D{{Key: "drop", Value: name}})
+		must(t, b.C, "d", bson.D{{Key: "drop", Value: name + "_new"}})
+		must(t, b.C, "d", bson.D{{Key: "drop", Value: name}})
 		for _, r := range []*Reader{r, b.reader()} {
 			w := r.Walk(col, &Slice{Strategy: ByID}, Want{Batch: 20})
 			if _, err := w.Next(t.Context()); !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
@@ -344,8 +326,8 @@ func TestRoutedNames(t *testing.T) {
 
 	col := b.fill("moves", someIDs(300), false)
 	want, r := b.documents("moves"), b.reader()
-	b.ok(b.lab.MovePrimary(t.Context(), "d", "s1"))
-	if now := describe(t, b.c, "d", "moves"); now.UUID.Equal(col.UUID) {
+	b.OK(b.Lab.MovePrimary(t.Context(), "d", "s1"))
+	if now := describe(t, b.C, "d", "moves"); now.UUID.Equal(col.UUID) {
 		t.Error("movePrimary leaves the UUID: the test shows nothing")
 	}
 	got := map[string]int{}
@@ -360,7 +342,7 @@ func TestRoutedNames(t *testing.T) {
 // each document comes once, also where the time of a cursor is forgotten.
 func TestRoutedSnapshots(t *testing.T) {
 	b := newRoutedBed(t)
-	if !b.c.Info.Version.AtLeast(5, 0) {
+	if !b.C.Info.Version.AtLeast(5, 0) {
 		t.Skip("there are no reads as of a time")
 	}
 	b.spread("c")
@@ -369,7 +351,7 @@ func TestRoutedSnapshots(t *testing.T) {
 	opened := 0
 	r.Fresh = func(ctx context.Context) (bson.D, error) {
 		opened++
-		at, err := b.c.ClusterTime(ctx)
+		at, err := b.C.ClusterTime(ctx)
 		return bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}}, err
 	}
 	w := r.Walk(col, &Slice{Strategy: ByID}, Want{Batch: 20, Measure: true})
@@ -380,19 +362,19 @@ func TestRoutedSnapshots(t *testing.T) {
 	}
 	for i := 0; ; i++ {
 		p, err := w.Next(t.Context())
-		b.ok(err)
+		b.OK(err)
 		if p == nil {
 			break
 		}
-		b.ok(p.Each(func(doc []byte) error { n[bson.Raw(doc).Lookup("_id").String()]++; return nil }))
+		b.OK(p.Each(func(doc []byte) error { n[bson.Raw(doc).Lookup("_id").String()]++; return nil }))
 		if p.Last {
 			break
 		}
 		for id := range 400 { // to the other shard
 			if (id+i)%31 == 0 {
-				_, err := b.c.Client.Database("d").Collection("c").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id},
+				_, err := b.C.Client.Database("d").Collection("c").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id},
 					{Key: "k", Value: keys[id]}}, bson.D{{Key: "$set", Value: byK(199 - keys[id])}})
-				b.ok(err)
+				b.OK(err)
 				keys[id] = 199 - keys[id]
 			}
 		}

@@ -112,6 +112,24 @@ type Origin struct {
 	UUID   bson.Binary `bson:"uuid,omitempty"`   // of the source's collection; empty where no event said
 }
 
+// AppendDocument appends what identifies the document of an event: its collection and its _id.
+func (ev *Event) AppendDocument(dst []byte) []byte {
+	if ev.UUID != nil {
+		dst = append(dst, ev.UUID[:]...)
+	} else {
+		dst = append(append(dst, ev.NS...), 0)
+	}
+	return delta.AppendKey(dst, ev.Key.ID)
+}
+
+// SameUUID reports that two events name the same collection, or both none.
+func (ev *Event) SameUUID(other *Event) bool {
+	if ev.UUID == nil || other.UUID == nil {
+		return ev.UUID == other.UUID
+	}
+	return *ev.UUID == *other.UUID
+}
+
 // Origin returns that of a routed event, with bytes of its own.
 func (ev *Event) Origin() Origin {
 	o := Origin{NS: ev.Route.Target, Source: ev.NS}

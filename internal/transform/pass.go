@@ -8,7 +8,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
@@ -173,13 +172,7 @@ type document struct {
 }
 
 func (d *decision) keyOf(ev *stream.Event) string {
-	d.key = d.key[:0]
-	if ev.UUID != nil {
-		d.key = append(d.key, ev.UUID[:]...)
-	} else {
-		d.key = append(append(d.key, ev.NS...), 0)
-	}
-	d.key = delta.AppendKey(d.key, ev.Key.ID)
+	d.key = ev.AppendDocument(d.key[:0])
 	return string(d.key)
 }
 
@@ -190,7 +183,7 @@ func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err 
 	asked, size := map[string]bool{}, 0
 	for _, i := range open {
 		ev := &d.b.Events[i]
-		if len(ids) == d.stage.atOnce || size > mostIDs || ev.NS != first.NS || !sameCollection(ev, first) {
+		if len(ids) == d.stage.atOnce || size > mostIDs || ev.NS != first.NS || !ev.SameUUID(first) {
 			break
 		}
 		key := d.keyOf(ev)
@@ -222,13 +215,6 @@ func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err 
 		d.states[key] = s
 	}
 	return n, nil
-}
-
-func sameCollection(a, b *stream.Event) bool {
-	if a.UUID == nil || b.UUID == nil {
-		return a.UUID == b.UUID
-	}
-	return *a.UUID == *b.UUID
 }
 
 func (d *decision) until(ctx context.Context, end int) (*stream.Batch, error) {

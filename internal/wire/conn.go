@@ -211,6 +211,25 @@ type CursorOptions struct {
 	MaxTime   time.Duration // for tailable-await cursors: how long an empty batch waits
 }
 
+// FirstReply is the server's default number of documents in a first reply.
+const FirstReply = 101
+
+// ReplySize limits the next reply of a cursor to bytes. Docs is that limit in documents; 0 leaves it to the server.
+type ReplySize struct {
+	Bytes int64
+	Docs  int
+}
+
+// Learn sizes the next reply by this one: as many such documents as fit, at most twice as many as before.
+func (s *ReplySize) Learn(docs int, bytes int64) {
+	if s.Docs == 0 || docs == 0 {
+		return
+	}
+	const most = 1 << 20
+	fit := s.Bytes * int64(docs) / max(bytes, 1)
+	s.Docs = int(max(min(fit, 2*int64(s.Docs), most), 1))
+}
+
 // Batch is one reply of a cursor. Its documents stay valid: nothing reuses the reply's buffer.
 type Batch struct {
 	docs  []byte   // elements of the batch array, without length and terminator

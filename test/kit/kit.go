@@ -70,3 +70,20 @@ func Until(t testing.TB, what string, holds func() bool) {
 		}
 	}
 }
+
+// SameLines ends the test at the first line that differs.
+func SameLines(t testing.TB, got, want []string) {
+	t.Helper()
+	for i := range max(len(got), len(want)) {
+		var g, w string
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w {
+			t.Fatalf("%d lines, want %d; line %d is\n\t%.1500s\nwant\n\t%.1500s", len(got), len(want), i, g, w)
+		}
+	}
+}

@@ -56,7 +56,7 @@ func newAssembler(s *Source, pos stream.Position, emit func(context.Context, *st
 func (a *assembler) run(ctx context.Context, r *reader) error {
 	timer := time.NewTimer(0) // at once, for whoever waits for no more than the start
 	defer timer.Stop()
-	watch := stallWatch{s: a.s, moved: time.Now()}
+	watch := mongo.StallWatch{Cluster: a.s.cluster}
 	for {
 		var idle bool
 		select {
@@ -68,7 +68,7 @@ func (a *assembler) run(ctx context.Context, r *reader) error {
 				return err
 			}
 			if idle = rep.Empty(); idle {
-				if err := watch.check(ctx, a.newest); err != nil {
+				if err := watch.Check(ctx, a.newest); err != nil {
 					return err
 				}
 			}
@@ -84,37 +84,6 @@ func (a *assembler) run(ctx context.Context, r *reader) error {
 			timer.Reset(beat)
 		}
 	}
-}
-
-// stallWatch detects a member that answers but gets nothing, such as an old primary behind a partition.
-type stallWatch struct {
-	s            *Source
-	newest       mongo.OpTime // that the stream had reached
-	moved, asked time.Time    // when it moved last, and when the primary was asked
-	expected     mongo.OpTime // what the primary had then
-}
-
-// stallAfter is how long to wait for a later token before asking the primary, as each member has an entry at least
-// every 10 s.
-const stallAfter = time.Minute
-
-func (w *stallWatch) check(ctx context.Context, newest mongo.OpTime) error {
-	now := time.Now()
-	switch {
-	case w.newest.Before(newest):
-		w.newest, w.moved = newest, now
-		return nil
-	case now.Sub(w.moved) < stallAfter || now.Sub(w.asked) < stallAfter/4:
-		return nil
-	case w.asked.After(w.moved) && newest.Before(w.expected):
-		return mongo.Retry(fmt.Sprintf("the change stream stands at %s for %s although the source is at %s", newest,
-			now.Sub(w.moved).Round(time.Second), w.expected), nil, "")
-	}
-	w.asked = now
-	if p, err := w.s.cluster.Positions(ctx); err == nil {
-		w.expected = p.Majority // of a router it is none
-	}
-	return nil
 }
 
 func (a *assembler) reply(ctx context.Context, rep reply) error {
@@ -143,7 +112,7 @@ func (a *assembler) passed(t token, empty bool) {
 	case empty && a.s.cluster.Info.Kind == mongo.KindReplicaSet && !at.Before(a.seen):
 		a.complete(at, t)
 	case a.seen.Before(at):
-		a.complete(before(at), t)
+		a.complete(at.Previous(), t)
 	}
 }
 

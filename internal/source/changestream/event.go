@@ -52,7 +52,7 @@ func (c *change) field(f bsonraw.Element) (err error) {
 		c.token, err = parseToken(f.Value)
 		c.at = c.token.at() // the event's clusterTime
 	case "operationType":
-		c.op, ok = text(f)
+		c.op, ok = f.Str()
 	case "wallTime":
 		if f.Type == bson.TypeDateTime {
 			c.wall = f.Int64()
@@ -62,21 +62,21 @@ func (c *change) field(f bsonraw.Element) (err error) {
 			c.uuid = f.Value[5:]
 		}
 	case "ns":
-		c.ns, ok = document(f)
+		c.ns, ok = f.Document()
 	case "to":
-		c.to, ok = document(f)
+		c.to, ok = f.Document()
 	case "fullDocument":
-		c.full, ok = document(f)
+		c.full, ok = f.Document()
 	case "documentKey":
-		c.key, ok = document(f)
+		c.key, ok = f.Document()
 	case "updateDescription":
-		c.update, ok = document(f)
+		c.update, ok = f.Document()
 	case "rawUpdateDescription":
-		c.raw, ok = document(f)
+		c.raw, ok = f.Document()
 	case "operationDescription":
-		c.description, ok = document(f)
+		c.description, ok = f.Document()
 	case "lsid":
-		c.session, ok = document(f)
+		c.session, ok = f.Document()
 	case "txnNumber":
 		c.number, ok = f.Int()
 	case "splitEvent":
@@ -90,21 +90,6 @@ func (c *change) field(f bsonraw.Element) (err error) {
 		err = fmt.Errorf("%w: field %s of type %s", ErrUnknown, f.Name, f.Type)
 	}
 	return err
-}
-
-func text(f bsonraw.Element) ([]byte, bool) {
-	if f.Type != bson.TypeString {
-		return nil, false
-	}
-	return f.Text(), true
-}
-
-func document(f bsonraw.Element) (bson.Raw, bool) {
-	if f.Type != bson.TypeEmbeddedDocument {
-		return nil, false
-	}
-	_, ok := bsonraw.Body(f.Value)
-	return bson.Raw(f.Value), ok
 }
 
 // identity returns the UUID of the event's collection, nil if the event does not say it.

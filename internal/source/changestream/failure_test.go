@@ -120,7 +120,7 @@ func TestOverwritten(t *testing.T) {
 	w.run("old", d("insert", "c", "documents", bson.A{d("_id", "first")}))
 	first := w.position()
 	w.run("old", d("insert", "c", "documents", bson.A{d("_id", "next")}))
-	bs := w.read(New(w.c, w.options("old")), from(before(first)), w.position())
+	bs := w.read(New(w.c, w.options("old")), from(first.Previous()), w.position())
 	pos := bs[len(bs)-1].Resume()
 	overwritten := func() bool {
 		w.run("old", d("insert", "c", "documents", bson.A{d("pad", strings.Repeat("x", 1<<20))}))

@@ -177,23 +177,6 @@ func lines(events []stream.Event) (out []string) {
 	return out
 }
 
-// equal fails the test at the first line that differs.
-func equal(t testing.TB, got, want []string) {
-	t.Helper()
-	for i := range max(len(got), len(want)) {
-		var g, w string
-		if i < len(got) {
-			g = got[i]
-		}
-		if i < len(want) {
-			w = want[i]
-		}
-		if g != w {
-			t.Fatalf("%d lines, want %d; line %d is\n\t%.1500s\nwant\n\t%.1500s", len(got), len(want), i, g, w)
-		}
-	}
-}
-
 func from(at mongo.OpTime) stream.Position { return stream.Position{At: at} }
 
 // both reads a span with both captures.

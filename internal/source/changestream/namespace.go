@@ -1,8 +1,6 @@
 package changestream
 
 import (
-	"strings"
-
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -58,7 +56,7 @@ func namespaceOf(doc []byte) string {
 		if !ok {
 			return ""
 		}
-		value, _ := text(f)
+		value, _ := f.Str()
 		switch string(f.Name) {
 		case "db":
 			db = string(value)
@@ -70,9 +68,4 @@ func namespaceOf(doc []byte) string {
 		return db
 	}
 	return db + "." + coll
-}
-
-// ofServer reports collections that servers maintain themselves.
-func ofServer(coll string) bool {
-	return strings.HasPrefix(coll, "system.") && coll != "system.js" && !strings.HasPrefix(coll, mongo.BucketsPrefix)
 }

@@ -29,8 +29,6 @@ const (
 	maxReply = 16 << 20
 	// replies is how many replies are in memory at once: the one that is read, one that waits, one in work.
 	replies = 3
-	// firstReply is the server's default number of documents in a first reply.
-	firstReply = 101
 )
 
 // errParked ends a stream whose consumer is slow. It resumes when there is room.
@@ -52,7 +50,7 @@ type reader struct {
 	conn *wire.Conn
 	cur  *wire.Cursor
 	name string // of the operation on the server, among those of the same user
-	docs int    // limit of the next reply
+	size wire.ReplySize
 }
 
 // run reads until something fails. It never returns nil.
@@ -97,7 +95,7 @@ func (r *reader) stream(ctx context.Context) error {
 		if err != nil {
 			return r.explain(ctx, err)
 		}
-		r.from = stream.Position{At: mongo.MaxOpTime(r.from.At, before(rep.token.at())), Mark: rep.token.mark()}
+		r.from = stream.Position{At: mongo.MaxOpTime(r.from.At, rep.token.at().Previous()), Mark: rep.token.mark()}
 		if err := r.deliver(ctx, rep); err != nil {
 			return err
 		}
@@ -115,10 +113,11 @@ func (r *reader) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.name, r.docs = "millrace "+rand.Text(), firstReply
+	r.name = "millrace " + rand.Text()
+	r.size = wire.ReplySize{Bytes: min(r.s.opt.ReadAheadBytes/replies, maxReply), Docs: wire.FirstReply}
 	err = r.patiently(ctx, func(ctx context.Context) error {
 		r.cur, err = r.conn.OpenCursor(ctx, "admin", aggregate(pipeline, r.name),
-			wire.CursorOptions{BatchSize: r.docs, MaxTime: r.s.opt.Await})
+			wire.CursorOptions{BatchSize: r.size.Docs, MaxTime: r.s.opt.Await})
 		if err == nil {
 			_, err = r.cur.Next(ctx)
 		}
@@ -162,7 +161,7 @@ func (o Options) pipeline(from stream.Position) (bson.A, error) {
 }
 
 func (r *reader) next(ctx context.Context) (rep reply, err error) {
-	r.cur.Limit(r.docs)
+	r.cur.Limit(r.size.Docs)
 	err = r.patiently(ctx, func(ctx context.Context) error {
 		rep.Batch, err = r.cur.Next(ctx)
 		return err
@@ -173,21 +172,11 @@ func (r *reader) next(ctx context.Context) (rep reply, err error) {
 	if rep.Done {
 		return rep, mongo.Retry("the server ended the change stream", nil, "")
 	}
-	r.learn(rep.Batch)
+	docs := 0
+	_ = rep.Each(func([]byte) error { docs++; return nil })
+	r.size.Learn(docs, int64(rep.Size))
 	rep.token, err = parseToken(rep.Token)
 	return rep, err
-}
-
-// learn sizes the next reply by this one: as many such events as fit, at most twice as many as before.
-func (r *reader) learn(b *wire.Batch) {
-	const most = 1 << 20
-	docs := 0
-	_ = b.Each(func([]byte) error { docs++; return nil })
-	if docs == 0 {
-		return
-	}
-	fit := min(r.s.opt.ReadAheadBytes/replies, maxReply) * int64(docs) / max(int64(b.Size), 1)
-	r.docs = int(max(min(fit, 2*int64(r.docs), most), 1))
 }
 
 // deliver waits for room. When that takes long, the cursor is closed meanwhile.

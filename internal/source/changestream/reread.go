@@ -8,7 +8,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/stream"
@@ -74,7 +73,7 @@ func (a *assembler) reread(ctx context.Context, b *stream.Batch, open []int, mar
 // cutAt cuts a batch before an event. The first part ends at the position before that event, which it has.
 func cutAt(b *stream.Batch, i int, mark string) (part, rest *stream.Batch) {
 	part, rest = b.Cut(i, mark)
-	part.End = mongo.MaxOpTime(b.Start, mongo.MinOpTime(before(rest.Events[0].At), b.End))
+	part.End = mongo.MaxOpTime(b.Start, mongo.MinOpTime(rest.Events[0].At.Previous(), b.End))
 	part.Partial = i > 0 && part.End.Before(part.Events[i-1].At)
 	rest.Start = part.End
 	return part, rest
@@ -88,12 +87,7 @@ func countOf(b *stream.Batch) int {
 }
 
 func (r *rereader) keyOf(ev *stream.Event) string {
-	if r.key = r.key[:0]; ev.UUID != nil {
-		r.key = append(r.key, ev.UUID[:]...)
-	} else {
-		r.key = append(append(r.key, ev.NS...), 0)
-	}
-	r.key = delta.AppendKey(r.key, ev.Key.ID)
+	r.key = ev.AppendDocument(r.key[:0])
 	return string(r.key)
 }
 
@@ -105,7 +99,7 @@ func (r *rereader) read(ctx context.Context, events []stream.Event, open []int) 
 	asked := map[string]bool{}
 	for _, i := range open {
 		ev := &events[i]
-		if len(ids) == r.most || ev.NS != first.NS || !same(ev.UUID, first.UUID) {
+		if len(ids) == r.most || ev.NS != first.NS || !ev.SameUUID(first) {
 			break
 		}
 		if key := r.keyOf(ev); r.states[key] == nil && !asked[key] {
@@ -137,13 +131,6 @@ func (r *rereader) read(ctx context.Context, events []stream.Event, open []int) 
 		r.states[key] = s
 	}
 	return n, nil
-}
-
-func same(a, b *[16]byte) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 func (r *rereader) resolve(events []stream.Event, open []bool) []stream.Event {

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -69,7 +70,7 @@ func (w world) same(seed uint64, base string) {
 			w.Errorf("%s at %d, want %d", describe(ours[i]), ours[i].Wall, wall)
 		}
 	}
-	equal(w, lines(ours), lines(theirs))
+	kit.SameLines(w, lines(ours), lines(theirs))
 	plain := w
 	plain.s.Raw = false
 	ours = of(w.read(New(w.c, plain.options(dbs...)), from(before), end), dbs...)
@@ -99,7 +100,7 @@ func (w world) reread(ours, theirs []stream.Event) {
 	w.Helper()
 	read := slices.ContainsFunc(ours, func(ev stream.Event) bool { return ev.Kind == stream.Put })
 	if got, want := names(ours), names(theirs); !read {
-		equal(w, got, want)
+		kit.SameLines(w, got, want)
 		return
 	}
 	there := map[string]bool{}
@@ -112,7 +113,7 @@ func (w world) reread(ours, theirs []stream.Event) {
 		}
 	}
 	isChange := func(ev stream.Event) bool { return ev.Change == nil }
-	equal(w, names(slices.DeleteFunc(slices.Clone(ours), isChange)),
+	kit.SameLines(w, names(slices.DeleteFunc(slices.Clone(ours), isChange)),
 		names(slices.DeleteFunc(slices.Clone(theirs), isChange)))
 }
 
@@ -240,7 +241,7 @@ func TestLive(t *testing.T) {
 			w.check(bs, from(before))
 			later := w.read(New(w.c, o), from(before), at)
 			dbs := []string{"live", "live-x", "live-to", "live-y"}
-			equal(t, lines(of(bs, dbs...)), lines(of(later, dbs...)))
+			kit.SameLines(t, lines(of(bs, dbs...)), lines(of(later, dbs...)))
 		})
 	}
 }

@@ -3,22 +3,14 @@ package changestream
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/ddl"
 	"github.com/millrace/millrace/internal/stream"
 )
-
-// notFollowed is an unsupported change. It fails only jobs that replicate one of its names.
-type notFollowed struct {
-	error
-	change stream.Change // what is known of it: kind and names at least
-}
-
-func (n *notFollowed) Unwrap() error { return n.error }
 
 // schema makes the change of an event of a collection or database, nil for none.
 func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
@@ -26,13 +18,8 @@ func (a *assembler) schema(c *change, ns *namespace) (*stream.Change, error) {
 		return nil, nil
 	}
 	ch, err := c.schema(ns, &a.s.opt)
-	var n *notFollowed
-	switch {
-	case !errors.As(err, &n):
-	case a.s.opt.names:
-		ch, err = &n.change, nil
-	case !a.s.opt.Keep(n.change.NS) && (n.change.To == "" || !a.s.opt.Keep(n.change.To)):
-		return nil, nil
+	if err != nil {
+		ch, err = ddl.Unfollowed(err, a.s.opt.names, a.s.opt.Keep)
 	}
 	if ch == nil || ch.UUID.Data != nil || ch.Kind == stream.ChangeView || ch.Kind == stream.ChangeDropView {
 		return ch, err // for a view, the token has the UUID of system.views
@@ -64,15 +51,18 @@ func (c *change) schema(ns *namespace, o *Options) (*stream.Change, error) {
 		switch {
 		case o.Support.Expanded && c.uuid == nil:
 			ch.Kind = stream.ChangeDropView
-		case ofServer(ns.coll):
+		case mongo.OfServer(ns.coll):
 			return nil, nil
 		}
 	case "createIndexes":
 		ch.Kind = stream.ChangeCreateIndexes
-		ch.Indexes, err = c.indexes(true)
+		ch.Indexes, err = c.indexes()
 	case "dropIndexes":
 		ch.Kind = stream.ChangeDropIndexes
-		ch.Indexes, err = c.indexes(false)
+		ch.Indexes, err = c.indexes()
+		for i := range ch.Indexes {
+			ch.Indexes[i].Spec = nil
+		}
 	case "modify":
 		if _, view := bsonraw.Field(c.description, "viewOn"); view {
 			return c.create(ch, ns, o)
@@ -102,9 +92,9 @@ func (c *change) schema(ns *namespace, o *Options) (*stream.Change, error) {
 // create makes the change of a new collection, or of a new or redefined view.
 func (c *change) create(ch *stream.Change, ns *namespace, o *Options) (*stream.Change, error) {
 	viewOn, view := bsonraw.Field(c.description, "viewOn")
-	on, _ := text(viewOn)
+	on, _ := viewOn.Str()
 	switch {
-	case ofServer(ns.coll):
+	case mongo.OfServer(ns.coll):
 		return nil, nil
 	case view && string(on) == mongo.BucketsPrefix+ns.coll && o.Support.System: // the buckets' event has the series
 		return nil, nil
@@ -112,18 +102,17 @@ func (c *change) create(ch *stream.Change, ns *namespace, o *Options) (*stream.C
 		err := mongo.WithHint(
 			fmt.Errorf("the change streams of the source do not report writes to the time series %s", ns.name),
 			"exclude it; or capture oplogs")
-		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
+		return nil, &ddl.NotFollowed{Err: err, Change: stream.Change{Kind: stream.ChangeCreate, NS: ns.name}}
 	case view:
 		ch.Kind, ch.Options = stream.ChangeView, c.description
 		return ch, nil
 	}
-	ch.Kind, ch.Options = stream.ChangeCreate, without(c.description, "idIndex")
-	if ch.Buckets {
-		if _, ok := bsonraw.Field(c.description, "timeseries"); !ok {
-			return nil, fmt.Errorf("%w: a system.buckets collection without time-series options", ErrUnknown)
-		}
-		ch.Options = without(c.description, "idIndex", "validator", "clusteredIndex")
+	ch.Kind = stream.ChangeCreate
+	options, err := ddl.Options(c.description, ch.Buckets)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	ch.Options = options
 	return ch, nil
 }
 
@@ -132,28 +121,18 @@ func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 	if _, coll := mongo.SplitNS(to); coll == "" {
 		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
 	}
-	ch := &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: true}
-	if c.description != nil { // else unknown
+	dropped := true // unless known
+	if c.description != nil {
 		drop, there := bsonraw.Field(c.description, "dropTarget")
-		ch.DropTarget = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
+		dropped = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
 	}
-	ch.Command, _ = mongo.Staged(from)
+	ch, err := ddl.Rename(from, to, dropped)
+	if err != nil {
+		return nil, err
+	}
 	if err := o.unseen(ch); err != nil {
-		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: ch.DropTarget}}
-	}
-	if mongo.IsBuckets(from) && mongo.IsBuckets(to) {
-		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
-		return ch, nil
-	}
-	for i, name := range []string{from, to} {
-		_, coll := mongo.SplitNS(name)
-		if i == 0 && ch.Command == mongo.CommandReshard {
-			continue
-		}
-		if ofServer(coll) || mongo.IsBuckets(name) {
-			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to),
-				stream.Change{Kind: stream.ChangeRename, NS: mongo.SeriesNS(from), To: mongo.SeriesNS(to)}}
-		}
+		return nil, &ddl.NotFollowed{Err: err,
+			Change: stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: dropped}}
 	}
 	return ch, nil
 }
@@ -186,35 +165,12 @@ func (o *Options) unseen(ch *stream.Change) error {
 	return mongo.WithHint(err, "start the job again with --restart, which copies the present state; or capture oplogs")
 }
 
-// indexes returns those of an operationDescription, with or without their specifications.
-func (c *change) indexes(specs bool) (out []stream.Index, err error) {
+// indexes returns those of an operationDescription.
+func (c *change) indexes() ([]stream.Index, error) {
 	list, _ := bsonraw.Field(c.description, "indexes")
-	if list.Type != bson.TypeArray {
-		return nil, fmt.Errorf("%w: no indexes", ErrUnknown)
+	out, err := ddl.Indexes(list)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	for f := range bsonraw.Fields(list.Value) {
-		spec, ok := document(f)
-		if !ok {
-			return nil, fmt.Errorf("%w: an index that is no document", ErrUnknown)
-		}
-		field, _ := bsonraw.Field(spec, "name")
-		name, _ := text(field)
-		ix := stream.Index{Name: string(name)}
-		if specs {
-			ix.Spec = spec
-		}
-		out = append(out, ix)
-	}
-	return out, nil
-}
-
-// without copies a valid document without the named fields.
-func without(doc bson.Raw, names ...string) bson.Raw {
-	out, start := bsonraw.OpenDocument(nil)
-	for f := range bsonraw.Fields(doc) {
-		if !slices.Contains(names, string(f.Name)) {
-			out = append(out, f.Raw...)
-		}
-	}
-	return bsonraw.CloseDocument(out, start)
+	return out, err
 }

@@ -63,7 +63,7 @@ func Start(ctx context.Context, c *mongo.Cluster) (stream.Position, error) {
 	if err != nil {
 		return stream.Position{}, err
 	}
-	return stream.Position{At: before(t.at()), Mark: t.mark()}, nil
+	return stream.Position{At: t.at().Previous(), Mark: t.mark()}, nil
 }
 
 // present opens a change stream at the present and returns its first token.

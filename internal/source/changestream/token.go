@@ -153,12 +153,3 @@ func TimeOf(reply bson.Raw) mongo.OpTime {
 	}
 	return t.at()
 }
-
-// before returns the last position before a time.
-func before(at mongo.OpTime) mongo.OpTime {
-	if at.TS.I == 0 {
-		at.TS.T--
-	}
-	at.TS.I--
-	return at
-}

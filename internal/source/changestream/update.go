@@ -67,7 +67,7 @@ func readDescription(doc bson.Raw) (d description, err error) {
 			}
 		case "removedFields":
 			for g := range bsonraw.Fields(f.Value) {
-				path, ok := text(g)
+				path, ok := g.Str()
 				if !ok {
 					return d, fmt.Errorf("%w: a removed field without a name", ErrUnknown)
 				}
@@ -78,7 +78,7 @@ func readDescription(doc bson.Raw) (d description, err error) {
 			for g := range bsonraw.Fields(f.Value) {
 				field, _ := bsonraw.Field(g.Value, "field")
 				size, _ := bsonraw.Field(g.Value, "newSize")
-				path, ok := text(field)
+				path, ok := field.Str()
 				if !ok || size.Type != bson.TypeInt32 {
 					return d, fmt.Errorf("%w: a truncated array without a name or a size", ErrUnknown)
 				}
@@ -151,7 +151,7 @@ func (d *description) split(path []byte) ([]component, bool) {
 			out = append(out, component{strconv.AppendInt(nil, n, 10), int(n)})
 			continue
 		}
-		name, ok := text(f)
+		name, ok := f.Str()
 		if !ok {
 			return nil, false
 		}

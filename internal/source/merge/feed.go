@@ -191,20 +191,17 @@ func (f *feed) end() mongo.OpTime { return f.ends[len(f.ends)-1].At }
 func (f *feed) known() mongo.OpTime {
 	floor := f.end()
 	if f.partial { // of what is after the end, or of a commit before it
-		floor = before(f.queueEnd)
+		floor = f.queueEnd.Previous()
 	}
 	if !f.undecided.IsZero() {
-		floor = mongo.MinOpTime(floor, before(f.undecided))
+		floor = mongo.MinOpTime(floor, f.undecided.Previous())
 	}
 	return floor
 }
 
-// before and after are the next positions, of no entry.
-func before(p mongo.OpTime) mongo.OpTime { return shifted(p, -1) }
-func after(p mongo.OpTime) mongo.OpTime  { return shifted(p, 1) }
-
-func shifted(p mongo.OpTime, by int64) mongo.OpTime {
-	at := (uint64(p.TS.T)<<32 | uint64(p.TS.I)) + uint64(by)
+// after is the next position, of no entry.
+func after(p mongo.OpTime) mongo.OpTime {
+	at := (uint64(p.TS.T)<<32 | uint64(p.TS.I)) + 1
 	return mongo.OpTime{TS: bson.Timestamp{T: uint32(at >> 32), I: uint32(at)}, Term: -1}
 }
 
@@ -222,7 +219,7 @@ func (f *feed) lets(other *feed) mongo.OpTime {
 		last = f.queueEnd
 	}
 	if !f.undecided.IsZero() {
-		last = mongo.MinOpTime(last, before(f.undecided))
+		last = mongo.MinOpTime(last, f.undecided.Previous())
 	}
 	return last
 }

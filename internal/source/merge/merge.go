@@ -272,7 +272,7 @@ func (m *merger) until(first *feed) mongo.OpTime {
 		}
 		last := ev.At
 		if f.index < first.index {
-			last = before(last)
+			last = last.Previous()
 		}
 		if last.Before(until) {
 			until = last
@@ -285,7 +285,7 @@ func (m *merger) until(first *feed) mongo.OpTime {
 func (m *merger) complete(at mongo.OpTime) mongo.OpTime {
 	for _, f := range m.feeds {
 		if ev := f.next(); ev != nil && !at.Before(ev.At) || f.floor.Before(at) {
-			return before(at)
+			return at.Previous()
 		}
 	}
 	return at

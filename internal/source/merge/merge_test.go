@@ -383,7 +383,7 @@ func TestWaitsForAll(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- s.Run(ctx, w.start(t), func(context.Context, *stream.Batch) error { return nil }) }()
-	for wait := s.Waits(); wait.Part == "" || !wait.Undecided || wait.Since != before(at(2)); wait = s.Waits() {
+	for wait := s.Waits(); wait.Part == "" || !wait.Undecided || wait.Since != at(2).Previous(); wait = s.Waits() {
 		select {
 		case err := <-ran:
 			t.Fatal(err)

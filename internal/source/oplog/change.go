@@ -3,24 +3,15 @@ package oplog
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/ddl"
 	"github.com/millrace/millrace/internal/stream"
 )
-
-// notFollowed is an unsupported change. It fails only jobs that replicate one of its names.
-type notFollowed struct {
-	error
-	change stream.Change // what is known of it: kind and names at least
-}
-
-func (n *notFollowed) Unwrap() error { return n.error }
 
 // parseChange parses a command on a user's database. It returns nil for commands that do not change the
 // schema, and an error for unknown ones.
@@ -35,8 +26,8 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	cmd, _, _ := bsonraw.Next(rest)
 	ch, err := readChange(db, cmd, o)
 	parsed := ch
-	if n := (*notFollowed)(nil); errors.As(err, &n) {
-		parsed = &n.change
+	if n, ok := errors.AsType[*ddl.NotFollowed](err); ok {
+		parsed = &n.Change
 	}
 	if parsed != nil && ui != nil {
 		parsed.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
@@ -70,23 +61,23 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 	switch string(cmd.Name) {
 	case "create":
 		ch.Kind = stream.ChangeCreate
-		ch.Options, err = createdOptions(o, ch.Buckets)
+		ch.Options, err = ddl.Options(o, ch.Buckets)
 	case "drop":
 		ch.Kind = stream.ChangeDrop
 		if coll == "system.views" {
 			return &stream.Change{Kind: stream.ChangeDropAllViews, NS: db}, nil
 		}
 	case "createIndexes":
-		spec := without(o, "createIndexes")
+		spec := bsonraw.Without(o, "createIndexes")
 		ch.Kind, ch.Indexes = stream.ChangeCreateIndexes, []stream.Index{{Name: str(field(spec, "name")), Spec: spec}}
 	case "commitIndexBuild":
 		ch.Kind = stream.ChangeCreateIndexes
-		ch.Indexes, err = builtIndexes(field(o, "indexes"))
+		ch.Indexes, err = ddl.Indexes(field(o, "indexes"))
 	case "dropIndexes", "deleteIndexes", "dropIndex", "deleteIndex":
 		ch.Kind = stream.ChangeDropIndexes
 		ch.Indexes, err = droppedIndexes(field(o, "index"))
 	case "collMod":
-		ch.Kind, ch.Options = stream.ChangeCollMod, without(o, "collMod")
+		ch.Kind, ch.Options = stream.ChangeCollMod, bsonraw.Without(o, "collMod")
 	case viewlessSeries:
 		ch.Kind = stream.ChangeCollMod
 		return nil, withoutBuckets(ch, "setFeatureCompatibilityVersion converts it to the form without system.buckets, or "+
@@ -98,7 +89,7 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 		ch.Options = nil
 		return nil, withoutBuckets(ch, "it has no system.buckets collection, as from MongoDB 8.3 on")
 	}
-	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && ofServer(coll) {
+	if (ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop) && mongo.OfServer(coll) {
 		return nil, err
 	}
 	return ch, err
@@ -110,8 +101,8 @@ const viewlessSeries = "upgradeDowngradeViewlessTimeseries"
 
 // withoutBuckets is the error of a time series whose buckets are not in a collection of their own.
 func withoutBuckets(ch *stream.Change, why string) error {
-	return &notFollowed{mongo.WithHint(fmt.Errorf("cannot follow the time series %s: %s", ch.NS, why),
-		"start the job again with --restart and --exclude "+ch.NS+", and copy that time series by other means"), *ch}
+	return &ddl.NotFollowed{Err: mongo.WithHint(fmt.Errorf("cannot follow the time series %s: %s", ch.NS, why),
+		"start the job again with --restart and --exclude "+ch.NS+", and copy that time series by other means"), Change: *ch}
 }
 
 // unknownEntry is the error of an entry that may have any effect.
@@ -130,22 +121,6 @@ func isUnknown(err error) bool {
 	return is
 }
 
-// ofServer reports collections that servers maintain themselves.
-func ofServer(coll string) bool {
-	return strings.HasPrefix(coll, "system.") && coll != "system.js" && !strings.HasPrefix(coll, mongo.BucketsPrefix)
-}
-
-// createdOptions returns the options in the form of listCollections.
-func createdOptions(o bson.Raw, buckets bool) (bson.Raw, error) {
-	if !buckets {
-		return without(o, "create", "idIndex"), nil
-	}
-	if field(o, "timeseries").Type == 0 {
-		return nil, errors.New("a system.buckets collection without time-series options")
-	}
-	return without(o, "create", "idIndex", "validator", "clusteredIndex"), nil
-}
-
 func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	from, to := str(cmd), str(field(o, "to"))
 	if cmd.Type != bson.TypeString || to == "" {
@@ -153,38 +128,7 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	}
 	// dropTarget is the UUID of the dropped collection, or a boolean in old entries.
 	drop := field(o, "dropTarget")
-	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary ||
-		truth(drop)}
-	ch.Command, _ = mongo.Staged(from)
-	if mongo.IsBuckets(from) && mongo.IsBuckets(to) { // $out into a time-series collection does it
-		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
-		return &ch, nil
-	}
-	for i, ns := range []string{from, to} {
-		_, coll := mongo.SplitNS(ns)
-		if i == 0 && ch.Command == mongo.CommandReshard {
-			continue
-		}
-		if ofServer(coll) || mongo.IsBuckets(ns) {
-			ch.NS, ch.To = mongo.SeriesNS(from), mongo.SeriesNS(to)
-			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to), ch}
-		}
-	}
-	return &ch, nil
-}
-
-func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
-	if list.Type != bson.TypeArray {
-		return nil, errors.New("no indexes")
-	}
-	for f := range bsonraw.Fields(list.Value) {
-		spec, ok := document(f)
-		if !ok {
-			return nil, errors.New("malformed indexes")
-		}
-		out = append(out, stream.Index{Name: str(field(spec, "name")), Spec: spec})
-	}
-	return out, nil
+	return ddl.Rename(from, to, drop.Type == bson.TypeBinary || truth(drop))
 }
 
 func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
@@ -230,12 +174,12 @@ func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 	if viewOn == "" {
 		err := mongo.WithHint(fmt.Errorf("view %s was changed by a direct write to system.views", ns),
 			"define the view with collMod or create on the source, then start the job again with --restart")
-		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeView, NS: ns}}
+		return nil, &ddl.NotFollowed{Err: err, Change: stream.Change{Kind: stream.ChangeView, NS: ns}}
 	}
 	if viewOn == mongo.BucketsPrefix+coll {
 		return nil, nil
 	}
-	return &stream.Change{Kind: stream.ChangeView, NS: ns, Options: without(o, "_id")}, nil
+	return &stream.Change{Kind: stream.ChangeView, NS: ns, Options: bsonraw.Without(o, "_id")}, nil
 }
 
 // The functions below expect valid documents.
@@ -246,18 +190,6 @@ func field(doc bson.Raw, name string) bsonraw.Element {
 }
 
 func str(f bsonraw.Element) string {
-	s, _ := text(f)
+	s, _ := f.Str()
 	return string(s)
-}
-
-// without copies a document without the named fields.
-func without(doc bson.Raw, names ...string) bson.Raw {
-	i, out := bsoncore.AppendDocumentStart(nil)
-	for f := range bsonraw.Fields(doc) {
-		if !slices.Contains(names, string(f.Name)) {
-			out = append(bsoncore.AppendHeader(out, bsoncore.Type(f.Type), string(f.Name)), f.Value...)
-		}
-	}
-	out, _ = bsoncore.AppendDocumentEnd(out, i) // it fails for an index out of range only
-	return out
 }

@@ -61,17 +61,17 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 	case "t":
 		e.at.Term, ok = integer(f)
 	case "op":
-		e.op, ok = text(f)
+		e.op, ok = f.Str()
 	case "ns":
-		e.ns, ok = text(f)
+		e.ns, ok = f.Str()
 	case "ui":
 		e.ui, ok = uuid(f)
 	case "o":
-		e.o, ok = document(f)
+		e.o, ok = f.Document()
 	case "o2":
-		e.o2, ok = document(f)
+		e.o2, ok = f.Document()
 	case "lsid":
-		e.txn.lsid, ok = document(f)
+		e.txn.lsid, ok = f.Document()
 	case "txnNumber":
 		e.txn.number, ok = integer(f)
 		e.txn.set = true
@@ -99,14 +99,6 @@ func (e *entry) inTransaction() bool {
 
 // isWrite reports the write of a document.
 func isWrite(op []byte) bool { return string(op) == "i" || string(op) == "u" || string(op) == "d" }
-
-func document(f bsonraw.Element) (bson.Raw, bool) {
-	if f.Type != bson.TypeEmbeddedDocument {
-		return nil, false
-	}
-	_, ok := bsonraw.Body(f.Value)
-	return bson.Raw(f.Value), ok
-}
 
 func uuid(f bsonraw.Element) ([]byte, bool) {
 	if f.Type != bson.TypeBinary || len(f.Value) != 4+1+16 {
@@ -182,14 +174,6 @@ func commitTime(o bson.Raw) (mongo.OpTime, error) {
 		return mongo.OpTime{}, fmt.Errorf("%w: a commit without its time", errMalformed)
 	}
 	return mongo.OpTime{TS: ts, Term: -1}, nil
-}
-
-// text returns a string's bytes without the terminator.
-func text(e bsonraw.Element) ([]byte, bool) {
-	if e.Type != bson.TypeString {
-		return nil, false
-	}
-	return e.Value[4 : len(e.Value)-1], true
 }
 
 // truth reads a flag, which servers write as a boolean or a number.

@@ -1,7 +1,6 @@
 package oplog
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/ddl"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -62,7 +62,7 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 		return false, nil
 	}
 	if err != nil {
-		ch, err = in.unlessWanted(err)
+		ch, err = ddl.Unfollowed(err, in.namesAlone, in.ns.keep)
 	}
 	if err != nil || ch == nil {
 		return false, err
@@ -85,20 +85,6 @@ func (in *interpreter) command(e *entry, info *nsInfo) (*stream.Change, error) {
 	if isUnknown(err) && in.log != nil && !in.reported[info.name] {
 		in.reported[info.name] = true
 		in.log.Warn("an unknown oplog entry of a database that is not replicated is skipped", "ns", info.name, "error", err)
-	}
-	return nil, nil
-}
-
-// unlessWanted drops a change that cannot be followed, unless the job keeps one of its names.
-func (in *interpreter) unlessWanted(err error) (*stream.Change, error) {
-	var n *notFollowed
-	switch {
-	case !errors.As(err, &n):
-		return nil, err
-	case in.namesAlone:
-		return &n.change, nil
-	case in.ns.keep(n.change.NS), n.change.To != "" && in.ns.keep(n.change.To):
-		return nil, err
 	}
 	return nil, nil
 }

@@ -16,6 +16,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -87,7 +88,7 @@ func TestFilter(t *testing.T) {
 			late.sample = 20_000
 			bs, err = readOr(t, late, from(start), end)
 			ok(t, err)
-			equal(t, withAt(bs), want)
+			kit.SameLines(t, withAt(bs), want)
 			if some, all := late.Stats().Bytes, everything.Stats().Bytes; some > all*95/100 {
 				t.Errorf("prefixes %q: the filtered source received %d bytes of %d", prefixes, some, all)
 			}
@@ -99,7 +100,7 @@ func TestFilter(t *testing.T) {
 			if len(f.got) > len(want) { // what came after end
 				f.got = f.got[:len(want)]
 			}
-			equal(t, f.got, want)
+			kit.SameLines(t, f.got, want)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -64,7 +65,7 @@ func (in *interpreter) identify(ctx context.Context, e *entry, at mongo.OpTime) 
 		coll = name
 	}
 	doc := bsoncore.NewDocumentBuilder().AppendString(cmd, coll).Build()
-	rest := without(e.o, cmd)
+	rest := bsonraw.Without(e.o, cmd)
 	e.ns, e.o = []byte(db+".$cmd"), bson.Raw(append(doc[:len(doc)-1:len(doc)-1], rest[4:]...))
 	bsoncore.UpdateLength(e.o, 0, int32(len(e.o)))
 	return nil

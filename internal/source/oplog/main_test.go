@@ -187,25 +187,6 @@ func withAt(bs []*stream.Batch) []string {
 	return out
 }
 
-func equal(t testing.TB, got, want []string) {
-	t.Helper()
-	if slices.Equal(got, want) {
-		return
-	}
-	for i := range max(len(got), len(want)) {
-		var g, w string
-		if i < len(got) {
-			g = got[i]
-		}
-		if i < len(want) {
-			w = want[i]
-		}
-		if g != w {
-			t.Fatalf("%d events, want %d; event %d is\n\t%s\nwant\n\t%s", len(got), len(want), i, g, w)
-		}
-	}
-}
-
 // only keeps the namespaces of one database.
 func only(db string) func(string) bool {
 	return func(ns string) bool { return strings.HasPrefix(ns, db+".") }

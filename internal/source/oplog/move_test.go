@@ -270,5 +270,5 @@ func TestFilterAfterSpool(t *testing.T) {
 	filtered.sample = 1
 	bs, err := readOr(t, filtered, from(m.start), end)
 	ok(t, err)
-	equal(t, withAt(bs), want)
+	kit.SameLines(t, withAt(bs), want)
 }

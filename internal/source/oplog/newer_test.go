@@ -305,7 +305,7 @@ func TestRecordIDs(t *testing.T) {
 	want, _ := assembled(t, mongo.Version{Major: 9}, Options{},
 		oplogEntry(t, 2, "i", "d.c", doc(1)), oplogEntry(t, 3, "u", "d.c", diff, key),
 		oplogEntry(t, 4, "d", "d.c", doc(1)), grouped(t, 5, ops, separately()), grouped(t, 6, ops, inSession(1)...))
-	equal(t, withAt([]*stream.Batch{{Events: got}}), withAt([]*stream.Batch{{Events: want}}))
+	kit.SameLines(t, withAt([]*stream.Batch{{Events: got}}), withAt([]*stream.Batch{{Events: want}}))
 }
 
 // TestGroupedWrites: operations that a server groups outside of transactions are the events of the same

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 const (
@@ -23,10 +24,6 @@ const (
 
 // maxBeat bounds the time between empty batches, and so how late a consumer notices that it caught up.
 const maxBeat = 100 * time.Millisecond
-
-// stallAfter is how long to wait for an entry before asking the primary, which writes a no-op every 10
-// s.
-const stallAfter = time.Minute
 
 // Options configure a Source. The zero value keeps every namespace.
 type Options struct {
@@ -135,7 +132,7 @@ func (o *Source) pass(ctx context.Context, a *assembler, from mongo.OpTime, skip
 	r := o.reader(q, from)
 	r.skip, r.filter = skip, a.filter
 	if q.reply < maxReply || r.filter != nil { // a filter may be found before much is read
-		r.size = replySize{bytes: q.reply, docs: firstReply}
+		r.size = wire.ReplySize{Bytes: q.reply, Docs: wire.FirstReply}
 	}
 	readCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -185,18 +182,17 @@ func (o *Source) idle() {
 func (a *assembler) run(ctx context.Context, q *queue) error {
 	every := min(a.o.opt.Await, maxBeat)
 	beat := time.Now() // at once, for whoever waits for no more than the start
-	watch := &stallWatch{cluster: a.o.cluster, heard: time.Now()}
+	watch := mongo.StallWatch{Cluster: a.o.cluster}
 	for {
 		c, ok, err := q.take(ctx, time.Until(beat))
 		if err != nil {
 			return err
 		}
 		if ok {
-			watch.heard = time.Now()
 			err = c.each(func(doc []byte) error { return a.entry(ctx, doc) })
 			q.done(c)
 		} else {
-			err = watch.check(ctx, a.seen)
+			err = watch.Check(ctx, a.seen)
 		}
 		if err != nil {
 			return err
@@ -208,29 +204,4 @@ func (a *assembler) run(ctx context.Context, q *queue) error {
 			beat = time.Now().Add(every)
 		}
 	}
-}
-
-// stallWatch detects a member that answers but gets no entries, such as an old primary behind a
-// partition.
-type stallWatch struct {
-	cluster  *mongo.Cluster
-	heard    time.Time    // when the last entry came
-	asked    time.Time    // when the primary was asked
-	expected mongo.OpTime // what it had then
-}
-
-func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
-	now := time.Now()
-	if now.Sub(w.heard) < stallAfter || now.Sub(w.asked) < stallAfter/4 {
-		return nil
-	}
-	if w.asked.After(w.heard) && seen.Before(w.expected) {
-		return mongo.Retry(fmt.Sprintf("the oplog cursor stands at %s for %s although the primary is at %s",
-			seen, now.Sub(w.heard).Round(time.Second), w.expected), nil, "")
-	}
-	w.asked = now
-	if p, err := w.cluster.Positions(ctx); err == nil {
-		w.expected = p.Majority
-	}
-	return nil
 }

@@ -23,9 +23,7 @@ func Including(at mongo.OpTime) stream.Position {
 	if !exact(at) {
 		return stream.Position{At: at}
 	}
-	before := mongo.OpTime{TS: at.TS, Term: -1}
-	before.TS.I--
-	return Position(before, at)
+	return Position(at.Previous(), at)
 }
 
 // ReadFrom returns the first entry to read from a position. Without a resume token that is p.At.

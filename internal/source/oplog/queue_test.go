@@ -45,27 +45,6 @@ func TestQueueHolds(t *testing.T) {
 	}
 }
 
-// TestReplySize: the next reply follows the size of the documents of the last.
-func TestReplySize(t *testing.T) {
-	s := replySize{bytes: 1000, docs: 100}
-	for _, c := range []struct {
-		docs  int
-		bytes int64
-		want  int
-	}{
-		{100, 1000, 100}, {100, 100_000, 1}, {1, 16 << 20, 1}, {1, 10, 2}, {2, 20, 4}, {0, 0, 4},
-		{4, 40, 8}, {8, 80, 16}, {1, 250, 4}, {4, 2000, 2},
-	} {
-		if s.learn(c.docs, c.bytes); s.docs != c.want {
-			t.Errorf("after %d documents of %d bytes: %d, want %d", c.docs, c.bytes, s.docs, c.want)
-		}
-	}
-	none := replySize{}
-	if none.learn(5, 500); none.docs != 0 {
-		t.Error("the server is not left to choose")
-	}
-}
-
 // sizes is a sink that notes the bytes of replies and throws them away.
 type sizes struct {
 	all  []int
@@ -112,7 +91,7 @@ func TestSmallReplies(t *testing.T) {
 	const most = 250_000
 	s := &sizes{want: small + large, stop: stop}
 	r := New(c, Options{Keep: only(db)}).reader(s, start)
-	r.size = replySize{bytes: most, docs: firstReply}
+	r.size = wire.ReplySize{Bytes: most, Docs: wire.FirstReply}
 	if err := r.run(ctx); s.want > 0 {
 		t.Fatal(s.want, err)
 	}

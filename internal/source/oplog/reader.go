@@ -46,7 +46,7 @@ type reader struct {
 	feed    *feed   // during run; nil shares nothing
 	filter  *filter // nil reads everything
 
-	size    replySize
+	size    wire.ReplySize
 	from    mongo.OpTime // where the next cursor starts
 	skip    int          // 1 when the entry at from was delivered before
 	started bool         // the entry at from was found
@@ -146,7 +146,7 @@ func (o *ownCursor) read(ctx context.Context, without *[]string) error {
 			return readError(conn.Addr(), r.from, err)
 		}
 	}
-	o.cur.Limit(r.size.docs)
+	o.cur.Limit(r.size.Docs)
 	err := o.ask(ctx)
 	var b *wire.Batch
 	if err == nil {
@@ -202,39 +202,19 @@ func (r *reader) open(ctx context.Context, conn *wire.Conn, filter bson.D, tails
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
 	}
 	cmd = append(cmd, seekHint(r.cluster)...)
-	options := wire.CursorOptions{BatchSize: r.size.docs}
+	options := wire.CursorOptions{BatchSize: r.size.Docs}
 	if tails {
 		cmd = append(cmd, bson.E{Key: "tailable", Value: true}, bson.E{Key: "awaitData", Value: true})
 		if options.MaxTime = r.await; len(filter) > 1 {
 			options.MaxTime = min(r.await, filteredAwait)
 		}
 	}
-	if r.size.docs > 0 {
-		cmd = append(cmd, bson.E{Key: "batchSize", Value: r.size.docs})
+	if r.size.Docs > 0 {
+		cmd = append(cmd, bson.E{Key: "batchSize", Value: r.size.Docs})
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	return conn.OpenCursor(ctx, oplogDB, cmd, options)
-}
-
-// firstReply is the server's default number of documents in a first reply.
-const firstReply = 101
-
-// replySize limits the next reply. The zero value leaves it to the server.
-type replySize struct {
-	bytes int64
-	docs  int
-}
-
-// learn sizes the next reply by this one: as many such documents as fit, at most twice as many as
-// before.
-func (s *replySize) learn(docs int, bytes int64) {
-	if s.docs == 0 || docs == 0 {
-		return
-	}
-	const most = 1 << 20
-	fit := s.bytes * int64(docs) / max(bytes, 1)
-	s.docs = int(max(min(fit, 2*int64(s.docs), most), 1))
 }
 
 // seekHint makes servers before 4.4 seek to a timestamp in place of a scan.
@@ -285,7 +265,7 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 	if err != nil {
 		return err
 	}
-	r.size.learn(docs, int64(b.Size))
+	r.size.Learn(docs, int64(b.Size))
 	skip := 0
 	if !r.started {
 		if err := r.verifyStart(ctx, conn, first); err != nil {

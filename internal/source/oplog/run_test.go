@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -91,29 +92,6 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A member that gets nothing while the primary goes on is given up; an idle
-// source is not.
-func TestStall(t *testing.T) {
-	c := connect(t, sharedURI)
-	now := position(t, c)
-	long := time.Now().Add(-2 * stallAfter)
-	behind := now
-	behind.TS.T -= 10
-	for _, tc := range []struct {
-		seen mongo.OpTime
-		want mongo.Class
-	}{{now, ""}, {behind, mongo.ClassRetry}} {
-		w := &stallWatch{cluster: c, heard: long}
-		ok(t, w.check(t.Context(), tc.seen)) // only asks
-		ok(t, w.check(t.Context(), tc.seen)) // too early to judge
-		w.asked, w.expected = w.asked.Add(-stallAfter/2), now
-		err := w.check(t.Context(), tc.seen)
-		if got := err != nil; got != (tc.want != "") || got && mongo.Classify(err) != tc.want {
-			t.Errorf("seen %s: %v", tc.seen, err)
-		}
-	}
-}
-
 // A consumer that takes long loses its cursor on purpose and nothing else.
 func TestParkedReader(t *testing.T) {
 	c := connect(t, sharedURI)
@@ -158,7 +136,7 @@ func TestParkedReader(t *testing.T) {
 	for i := range 20 {
 		ids = append(ids, 100+i)
 	}
-	equal(t, heads(events(bs)), inserted(db, ids...))
+	kit.SameLines(t, heads(events(bs)), inserted(db, ids...))
 }
 
 // TestMemory reads a transaction of 64 MB with small buffers.
@@ -233,10 +211,10 @@ func TestVersions(t *testing.T) {
 			want = append(want, "schema create kinds.c")
 			last := inserted("kinds", 10, 11, 12, 1, 2)
 			got := heads(schemaOf("kinds", events(read(t, c, Options{Keep: only("kinds")}, from(start), end))))
-			equal(t, got, append(heads(want), last...))
+			kit.SameLines(t, got, append(heads(want), last...))
 			got = heads(schemaOf("kinds", events(read(t, c, Options{Keep: only("kinds"), TxnBufferBytes: 1}, from(middle),
 				end))))
-			equal(t, got, last)
+			kit.SameLines(t, got, last)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -83,7 +84,7 @@ func TestShared(t *testing.T) {
 			if !errors.Is(f.err, context.Canceled) {
 				t.Errorf("follower %d: %v", i, f.err)
 			}
-			equal(t, f.got, want)
+			kit.SameLines(t, f.got, want)
 		}
 		if len(shared.feeds) > 0 {
 			t.Errorf("%d feeds are left", len(shared.feeds))

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/spool"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -106,7 +107,7 @@ func TestTransactions(t *testing.T) {
 			end := position(t, c)
 			for _, buffer := range []int64{0, 1} { // in memory, and from the oplog again
 				bs := read(t, c, Options{Keep: only(db), TxnBufferBytes: buffer}, from(start), end)
-				equal(t, heads(events(bs)), inserted(db, tc.want...))
+				kit.SameLines(t, heads(events(bs)), inserted(db, tc.want...))
 				if last := bs[len(bs)-1]; openAt(t, last) != last.End {
 					t.Errorf("open transaction at the end: %s", last.Mark)
 				}
@@ -155,7 +156,7 @@ func TestTransactionBegunBeforeStart(t *testing.T) {
 	cy()
 	end := position(t, c)
 	bs := read(t, c, Options{Keep: only(db)}, from(start), end)
-	equal(t, heads(events(bs)), inserted(db, 5, 1, 2, 10, 11, 12))
+	kit.SameLines(t, heads(events(bs)), inserted(db, 5, 1, 2, 10, 11, 12))
 
 	// The same from every position between and inside the transactions.
 	all := read(t, c, Options{Keep: only(db), BatchBytes: 1}, from(start), end)
@@ -164,7 +165,7 @@ func TestTransactionBegunBeforeStart(t *testing.T) {
 			continue
 		}
 		got := read(t, c, Options{Keep: only(db)}, from(b.End), end)
-		equal(t, withAt(got), after(withAt(all), all, b.End))
+		kit.SameLines(t, withAt(got), after(withAt(all), all, b.End))
 	}
 }
 
@@ -244,7 +245,7 @@ func resumeAnywhere(t *testing.T, seed uint64) {
 		for n, pos := range []stream.Position{b.Resume(), from(b.End), b.Resume(), b.Resume()} {
 			got := read(t, c, Options{Keep: only(db), BatchBytes: 1 << (8 + i%8), TxnBufferBytes: int64(1 + i%3*4000),
 				Spool: []*Spooler{nil, nil, whole, half}[n]}, pos, end)
-			equal(t, withAt(got), want)
+			kit.SameLines(t, withAt(got), want)
 		}
 	}
 	if open == 0 {
