@@ -136,6 +136,9 @@ func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 	if c.description != nil { // else unknown
 		drop, there := bsonraw.Field(c.description, "dropTarget")
 		ch.DropTarget = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
+		if drop.Type == bson.TypeBinary && len(drop.Value) == 5+uuidSize {
+			ch.Replaced = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: drop.Value[5:]}
+		}
 	}
 	ch.Command, _ = mongo.Staged(from)
 	if err := o.unseen(ch); err != nil {
