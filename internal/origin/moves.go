@@ -1,7 +1,9 @@
 package origin
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -23,14 +25,14 @@ type moves struct {
 	filter *shards.ChangeFilter
 
 	mu    sync.Mutex
-	at    mongo.OpTime        // the stream has passed it
-	names map[[16]byte]string // of collections that the stream has seen
-	next  map[[16]byte]bson.Binary
+	at    mongo.OpTime          // the stream has passed it
+	names map[[16]byte]string   // of collections that the stream has seen
+	next  map[[16]byte][16]byte // of collections that have moved
 }
 
 func newMoves(of *Streamed, names []schema.Name, pos stream.Position) *moves {
 	m := &moves{of: of, filter: shards.NewChangeFilter(known(names)), at: pos.At, names: map[[16]byte]string{},
-		next: map[[16]byte]bson.Binary{}}
+		next: map[[16]byte][16]byte{}}
 	for _, one := range names {
 		m.know(one.UUID, one.NS)
 	}
@@ -82,16 +84,28 @@ func (m *moves) change(ctx context.Context, ev *stream.Event) error {
 		m.names[id] = ch.To
 	}
 	m.mu.Unlock()
-	copied := slices.ContainsFunc(m.filter.Copies(), func(c shards.Copy) bool { return c.Of == id })
-	if ch.Kind != stream.ChangeDrop || !isKnown || copied {
+	if ch.Kind != stream.ChangeDrop || !isKnown {
 		return nil
 	}
-	now, err := m.movedTo(ctx, ns, id, mongo.OpTime{TS: ev.At.TS, Term: -1})
-	if err != nil || len(now.Data) == 0 {
-		return err
+	var next *[16]byte
+	copies := m.filter.Copies()
+	if i := slices.IndexFunc(copies, func(c shards.Copy) bool { return c.Of == id }); i >= 0 {
+		next = &copies[i].ID
+	} else {
+		var err error
+		if next, _, err = m.movedTo(ctx, ns, id, mongo.OpTime{TS: ev.At.TS, Term: -1}); err != nil {
+			return err
+		}
+		if next != nil {
+			m.filter.SetCopies([]shards.Copy{{NS: ns, ID: *next, Of: id}})
+		}
 	}
-	other, _ := ownership.ParseUUID(now)
-	m.filter.SetCopies([]shards.Copy{{NS: ns, ID: other, Of: id}})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.names, id) // other shards report the drop, too
+	if next != nil {
+		m.names[*next], m.next[id] = ns, *next
+	}
 	return nil
 }
 
@@ -100,85 +114,128 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 	id, ok := ownership.ParseUUID(uuid)
 	m.mu.Lock()
 	ns, isKnown := m.names[id]
-	now, moved := m.next[id]
+	next, moved := m.next[id]
 	at := m.at
 	m.mu.Unlock()
-	if !ok || moved || !isKnown {
+	if !ok || !moved && !isKnown {
 		return now, nil
 	}
-	if now, err = m.movedTo(ctx, ns, id, at); err == nil && len(now.Data) > 0 {
+	if moved {
+		return binaryOf(next), nil
+	}
+	_, latest, err := m.movedTo(ctx, ns, id, at)
+	if err == nil && latest != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.next[id] = now
-		m.know(now, ns)
+		now = binaryOf(*latest)
+		m.next[id], m.names[*latest] = *latest, ns
 	}
 	return now, err
 }
 
-// movedTo returns the UUID of the collection that has a name now, if it continues the one with id, by any number of
-// moves. after is a position before a drop of that, or the drop's.
-func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (now bson.Binary, err error) {
+func binaryOf(id [16]byte) bson.Binary { return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]} }
+
+// movedTo returns the UUIDs of the first and of the latest collection that continue the one with id, nil if it was
+// dropped. after is a position before the drop of the one with id, or that of the drop. The collection may have moved
+// several times since.
+func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (next, latest *[16]byte,
+	err error) {
 	db, coll := mongo.SplitNS(ns)
-	_, now, err = m.of.listed(ctx, db, bson.D{{Key: "name", Value: coll}, {Key: "type", Value: "collection"}})
-	other, ok := ownership.ParseUUID(now)
-	if err != nil || !ok || other == id {
-		return bson.Binary{}, mongo.Wrap(err, "find out whether %s has moved", ns)
+	_, now, err := m.of.listed(ctx, db, bson.D{{Key: "name", Value: coll}, {Key: "type", Value: "collection"}})
+	listed, ok := ownership.ParseUUID(now)
+	if err != nil || ok && listed == id {
+		return nil, nil, mongo.Wrap(err, "find out whether %s has moved", ns)
 	}
+	after = after.Previous() // with the drop itself
+	changes, err := m.changesOf(ctx, ns, after)
+	if err != nil {
+		return nil, nil, err
+	}
+	var there [][16]byte
+	if ok {
+		there = append(there, listed)
+	}
+	return follow(changes, ns, id, there)
+}
+
+// changesOf returns the changes of a name's collections after a position, up to now.
+func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) (changes []stream.Change, err error) {
 	support, err := m.of.Support(ctx)
 	if err != nil {
-		return bson.Binary{}, err
+		return nil, err
 	}
 	until, err := m.of.latest(ctx)
 	if err != nil {
-		return bson.Binary{}, err
+		return nil, err
 	}
-	var since history
-	from := after.Previous() // with the drop itself
-	err = changestream.Changes(m.of.Cluster, support)(ctx, from, until, func(ch *stream.Change, _ mongo.OpTime) error {
-		since.add(ch, ns)
+	const most = 100_000
+	err = changestream.Changes(m.of.Cluster, support)(ctx, after, until, func(ch *stream.Change, _ mongo.OpTime) error {
+		if ch.NS == ns || ch.To == ns {
+			changes = append(changes, stream.Change{Kind: ch.Kind, NS: ch.NS, To: ch.To, Replaced: ch.Replaced,
+				UUID: bson.Binary{Data: bytes.Clone(ch.UUID.Data)}})
+		}
+		if len(changes) > most {
+			return mongo.WithHint(fmt.Errorf("%s has changed more than %d times since %s", ns, most, after),
+				"start the job again with --restart, which copies the present state")
+		}
 		return nil
 	})
-	if err != nil || !since.continues(other, id) {
-		return bson.Binary{}, err
-	}
-	return now, nil
+	return changes, err
 }
 
-// history has what became of a name, in order: creations, renames to it, and drops.
-type history []step
-
-type step struct {
-	kind stream.ChangeKind
-	uuid [16]byte
-}
-
-func (h *history) add(ch *stream.Change, ns string) {
-	named := ch.Kind == stream.ChangeCreate || ch.Kind == stream.ChangeDrop
-	named = named && ch.NS == ns || ch.Kind == stream.ChangeRename && ch.To == ns
-	if id, ok := ownership.ParseUUID(ch.UUID); ok && named {
-		*h = append(*h, step{ch.Kind, id})
-	}
-}
-
-// made is the index at which a collection got the name, -1 if it had the name before.
-func (h history) made(id [16]byte) int {
-	return slices.IndexFunc(h, func(s step) bool { return s.uuid == id && s.kind != stream.ChangeDrop })
-}
-
-// continues reports that the collection that has the name is the one with id, but for moves. A move makes a copy while
-// the original has the name, and then drops that. Users make one while nothing has the name.
-func (h history) continues(now, id [16]byte) bool {
-	for {
-		at := h.made(now)
-		if at < 0 {
-			return true
+// follow returns the first and the latest collection that continue the one with id, by the changes of its name.
+// listed has the name afterwards. movePrimary makes its copy while the original has the name. So who has the name right
+// after the drop, or is made while another one has it, is a copy.
+func follow(changes []stream.Change, ns string, id [16]byte, listed [][16]byte) (next, latest *[16]byte, err error) {
+	alive := [][16]byte{id}
+	for i := range changes {
+		ch := &changes[i]
+		of, _ := ownership.ParseUUID(ch.UUID)
+		mine := slices.Contains(alive, of)
+		switch {
+		case ch.Kind == stream.ChangeCreate && !mine:
+			alive = append(alive, of)
+		case ch.Kind == stream.ChangeDrop && mine:
+			if alive = without(alive, of); len(alive) == 0 && of == id {
+				alive = without(holders(changes[i+1:], ns, listed), id) // other shards report the drop, too
+			}
+			if len(alive) > 0 && next == nil && of == id {
+				next = &alive[len(alive)-1]
+			}
+		case ch.Kind == stream.ChangeRename && ch.NS == ns && of == id:
+			return nil, nil, mongo.Retry(ns+" was renamed meanwhile", nil, "")
+		case ch.Kind == stream.ChangeRename && ch.NS == ns && mine:
+			return next, &of, nil
+		case ch.Kind == stream.ChangeRename && ch.To == ns && !mine:
+			alive = nil
 		}
-		next := slices.IndexFunc(h[at:], func(s step) bool { return s.uuid != now && s.kind == stream.ChangeDrop })
-		if next < 0 || h[at].kind == stream.ChangeRename || h.made(h[at+next].uuid) > at { // else a move was given up
-			return false
-		}
-		if now = h[at+next].uuid; now == id {
-			return true
+		if len(alive) == 0 {
+			return next, nil, nil
 		}
 	}
+	if slices.Contains(alive, id) { // it is about to be dropped
+		alive = append(alive, listed...)
+		return nil, &alive[len(alive)-1], nil
+	}
+	return next, &alive[len(alive)-1], nil
+}
+
+// holders returns the collections that had a name before some changes, by those that have it after them.
+func holders(changes []stream.Change, ns string, after [][16]byte) [][16]byte {
+	had := slices.Clone(after)
+	for _, ch := range slices.Backward(changes) {
+		of, _ := ownership.ParseUUID(ch.UUID)
+		had = without(had, of)
+		if ch.Kind == stream.ChangeDrop || ch.Kind == stream.ChangeRename && ch.NS == ns {
+			had = append(had, of)
+		}
+		if replaced, ok := ownership.ParseUUID(ch.Replaced); ok && ch.To == ns {
+			had = append(had, replaced)
+		}
+	}
+	return had
+}
+
+func without(list [][16]byte, one [16]byte) [][16]byte {
+	return slices.DeleteFunc(slices.Clone(list), func(id [16]byte) bool { return id == one })
 }

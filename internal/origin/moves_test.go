@@ -73,16 +73,15 @@ func TestContinues(t *testing.T) {
 		want         bool
 	}{
 		{"", "b", true}, {"-a", "b", true}, // the copy was made before
-		{"+b -a", "b", true}, {"-a +b", "b", false}, {"-b +c", "c", false},
+		{"+b -a", "b", true}, {"-a +b", "b", false},
 		{"+b -a +c -b", "c", true}, {"+b -a -b +c", "c", false}, {"-a +c -b", "c", true},
 		{"+b -b +c -a", "c", true}, {"+b -a +c -c", "b", true}, // moves that were given up
 		{"-a +b +c -c", "b", false}, {"-a +b +c -b", "c", false},
 		{"=b", "b", false}, {"-a =b +c -b", "c", false}, {"+b -a =c", "c", false},
 	} {
-		var h history
-		other := &stream.Change{Kind: stream.ChangeCreate, NS: "d.other", UUID: uuid(1)}
+		var changes []stream.Change
 		for _, one := range strings.Fields(tc.history) {
-			ch := &stream.Change{NS: "d.c", UUID: uuid(one[1])}
+			ch := stream.Change{NS: "d.c", UUID: uuid(one[1])}
 			switch one[0] {
 			case '+':
 				ch.Kind = stream.ChangeCreate
@@ -91,11 +90,12 @@ func TestContinues(t *testing.T) {
 			default:
 				ch.Kind, ch.NS, ch.To = stream.ChangeRename, "d.other", "d.c"
 			}
-			h.add(ch, "d.c")
-			h.add(other, "d.c")
+			changes = append(changes, ch)
 		}
-		if got := h.continues([16]byte{15: tc.now[0]}, [16]byte{15: 'a'}); got != tc.want {
-			t.Errorf("%q, now %s: continues %t", tc.history, tc.now, got)
+		now := [16]byte{15: tc.now[0]}
+		_, latest, err := follow(changes, "d.c", [16]byte{15: 'a'}, [][16]byte{now})
+		if got := latest != nil && *latest == now; err != nil || got != tc.want {
+			t.Errorf("%q, now %s: continues %t, %v", tc.history, tc.now, got, err)
 		}
 	}
 }

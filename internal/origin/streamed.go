@@ -299,22 +299,21 @@ func (s *Streamed) seen(ctx context.Context, look func() (string, error)) error 
 
 // name is that of the documents' collection with a UUID, or of the one that it has moved to; "" for none.
 func (s *Streamed) name(ctx context.Context, db string, uuid bson.Binary) (string, error) {
-	name, _, err := s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: uuid}})
-	if name != "" || err != nil || !s.routed() {
-		return name, mongo.Wrap(err, "find the collection %x of database %s", uuid.Data, db)
+	for {
+		name, _, err := s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: uuid}})
+		if name != "" || err != nil || !s.routed() {
+			return name, mongo.Wrap(err, "find the collection %x of database %s", uuid.Data, db)
+		}
+		s.mu.Lock()
+		m := s.moves
+		s.mu.Unlock()
+		if m == nil {
+			return "", nil
+		}
+		if uuid, err = m.successor(ctx, uuid); len(uuid.Data) == 0 || err != nil {
+			return "", err
+		}
 	}
-	s.mu.Lock()
-	m := s.moves
-	s.mu.Unlock()
-	if m == nil {
-		return "", nil
-	}
-	now, err := m.successor(ctx, uuid)
-	if len(now.Data) == 0 || err != nil {
-		return "", err
-	}
-	name, _, err = s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: now}})
-	return name, err
 }
 
 // listed is the collection of a database that a filter selects; "" for none.

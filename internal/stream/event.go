@@ -182,10 +182,12 @@ type Change struct {
 	// except for CommandMove, where it is the user's.
 	Command mongo.Command
 	UUID    bson.Binary // the collection concerned (a rename's source), if known
-	Shard   string      // that reports it, in a sharded cluster
-	Options bson.Raw    // those of create and view in the form of listCollections, or a collMod's fields
-	Indexes []Index     // createIndexes: specs; dropIndexes: Name only
-	Mark    string      // the resume token at the change, if it differs from that of the batch before
+	// Replaced is the collection that a rename drops, if a change stream says it.
+	Replaced bson.Binary
+	Shard    string   // that reports it, in a sharded cluster
+	Options  bson.Raw // those of create and view in the form of listCollections, or a collMod's fields
+	Indexes  []Index  // createIndexes: specs; dropIndexes: Name only
+	Mark     string   // the resume token at the change, if it differs from that of the batch before
 }
 
 // Touches reports that the change concerns the collection of a source namespace, and not only its

@@ -157,3 +157,10 @@ func TestRoutersReshard(t *testing.T) {
 	t.Setenv("MILLRACE_VIA", "routers")
 	TestReshard(t)
 }
+
+// TestRoutersSchema: the same as TestSchemaWhileAllMoves, through routers alone.
+func TestRoutersSchema(t *testing.T) {
+	lab.Nightly(t)
+	t.Setenv("MILLRACE_VIA", "routers")
+	TestSchemaWhileAllMoves(t)
+}

@@ -18,6 +18,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Actions that find something, and that refer later to what was found.
@@ -71,6 +72,9 @@ func (p *play) serve(e Event, file string) (*test.Process, error) {
 		return m, nil
 	}
 	settings := map[string]any{"source": p.source.uri(), "target": p.target.uri(), "allow-missing": true}
+	if c := kit.Capture(); c != "" { // a service does not pass variables on
+		settings["capture"] = c
+	}
 	for i := 0; i+1 < len(p.tr.Args); i += 2 {
 		name := strings.TrimPrefix(p.tr.Args[i], "--")
 		switch old := settings[name].(type) {

@@ -122,14 +122,19 @@ func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
 	}
 	dropped := true // unless known
+	var replaced bson.Binary
 	if c.description != nil {
 		drop, there := bsonraw.Field(c.description, "dropTarget")
 		dropped = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
+		if drop.Type == bson.TypeBinary && len(drop.Value) == 5+uuidSize {
+			replaced = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: drop.Value[5:]}
+		}
 	}
 	ch, err := ddl.Rename(from, to, dropped)
 	if err != nil {
 		return nil, err
 	}
+	ch.Replaced = replaced
 	if err := o.unseen(ch); err != nil {
 		return nil, &ddl.NotFollowed{Err: err,
 			Change: stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: dropped}}
