@@ -17,7 +17,7 @@ import (
 // outcome is how a scenario ends that change streams do not carry. Its zero value is equal sides.
 type outcome struct {
 	rejected string         // why the precheck rejects it
-	named    []string       // what finalize says of schema changes that change streams do not report
+	named    []string       // what finalize, or a job that ends, says of schema changes that change streams do not report
 	since    bson.Timestamp // when the scenario's changes began, beside the job
 }
 
@@ -27,7 +27,7 @@ func (o outcome) String() string {
 	case o.rejected != "":
 		return "rejected: " + o.rejected
 	case len(o.named) > 0:
-		return "named by finalize: " + strings.Join(o.named, "\n")
+		return "named: " + strings.Join(o.named, "\n")
 	}
 	return ""
 }
