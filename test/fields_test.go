@@ -134,9 +134,7 @@ func fieldsIndexCheck(_, target *site) {
 	if err == nil {
 		err = cur.All(target.ctx, &all)
 	}
-	if err != nil {
-		panic(err)
-	}
+	check(err)
 	for _, ix := range all {
 		name := ix.Lookup("name").StringValue()
 		got := ix.Lookup("key").String()
@@ -147,12 +145,12 @@ func fieldsIndexCheck(_, target *site) {
 			got += " hidden"
 		}
 		if w, ok := want[name]; !ok || w != "" && w != got {
-			panic(fmt.Sprintf("index %s of the target: %s, want %q", name, got, w))
+			fail("index %s of the target: %s, want %q", name, got, w)
 		}
 		delete(want, name)
 	}
 	if len(want) > 0 {
-		panic(fmt.Sprintf("the target lacks indexes %v", want))
+		fail("the target lacks indexes %v", want)
 	}
 }
 

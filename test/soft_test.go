@@ -72,7 +72,7 @@ func softFilterCheck(_, target *site) {
 		err = cur.All(target.ctx, &marked)
 	}
 	if got := fmt.Sprint(marked); err != nil || got != "[{5} {6} {8}]" {
-		panic(fmt.Sprintf("marked are %s, want 5, 6 and 8: %v", got, err))
+		fail("marked are %s, want 5, 6 and 8: %v", got, err)
 	}
 }
 
@@ -91,22 +91,20 @@ func softCheck(_, target *site) {
 	if err == nil {
 		err = cur.All(target.ctx, &marked)
 	}
-	if err != nil {
-		panic(err)
-	}
+	check(err)
 	// The names of ways are told by their first letters: copy and change, early, late.
 	const all = 31
 	switch n, way := len(marked), target.base[:1]; {
 	case n == all, way == wayEarly[:1], way == wayCopy[:1] && n == 0:
 	default:
-		panic(fmt.Sprintf("%d documents are marked, want %d", n, all))
+		fail("%d documents are marked, want %d", n, all)
 	}
 	for _, doc := range marked {
 		if _, ok := doc.Lookup("deletedAt").TimeOK(); !ok {
-			panic(fmt.Sprintf("not a time: %s", doc))
+			fail("not a time: %s", doc)
 		}
 		if _, err := doc.LookupErr("n"); err != nil {
-			panic(fmt.Sprintf("not what it was: %s", doc))
+			fail("not what it was: %s", doc)
 		}
 	}
 }
@@ -125,6 +123,6 @@ func softGoneChange(s *site) {
 func softGoneCheck(_, target *site) {
 	n, err := target.coll("c").CountDocuments(target.ctx, d("deletedAt", d("$exists", true)))
 	if err != nil || n != 10 {
-		panic(fmt.Sprintf("%d documents are marked, want 10: %v", n, err))
+		fail("%d documents are marked, want 10: %v", n, err)
 	}
 }

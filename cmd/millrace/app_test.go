@@ -305,7 +305,9 @@ func TestControlOfARunningSync(t *testing.T) {
 	report := filepath.Join(t.TempDir(), "report.json")
 	wait := start(t, t.Context(), b, j, with("--report="+report, "--output=json")...)
 
-	if code, out, stderr := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "following") {
+	j.Set(func(s *job.Status) { s.Capture = job.CaptureStreams })
+	if code, out, stderr := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "following") ||
+		!strings.Contains(out, "change-streams") {
 		t.Errorf("status: %d %s %s", code, out, stderr)
 	}
 	if code, out, _ := b.other("pause"); code != cli.ExitOK ||
@@ -313,7 +315,7 @@ func TestControlOfARunningSync(t *testing.T) {
 		t.Errorf("pause: %d %s", code, out)
 	}
 	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != cli.ExitOK ||
-		!strings.Contains(out, `"paused": true`) {
+		!strings.Contains(out, `"paused": true`) || !strings.Contains(out, `"capture": "change-streams"`) {
 		t.Errorf("status: %d %s", code, out)
 	}
 	if code, out, _ := b.other("resume", "--output=json"); code != cli.ExitOK ||

@@ -97,6 +97,7 @@ func (p capturing) reports(ctx context.Context) error {
 		return err
 	}
 	p.unreported(colls, support)
+	p.versions(support)
 	why := "as chosen"
 	if p.Capture.Why != "" {
 		why = p.Capture.Why
@@ -112,6 +113,15 @@ func (p capturing) reports(ctx context.Context) error {
 
 func (p capturing) rolesHint() string {
 	return "grant the source's user the role readAnyDatabase, which includes changeStream on all databases"
+}
+
+// versions rejects histories of sources whose updates are read later, as then versions are missing. See
+// docs/internals/change-streams.md.
+func (p capturing) versions(s changestream.Support) {
+	if v := p.Source.Info.Version; p.Rules.Histories() && !s.Raw && v.AtLeast(5, 0) {
+		p.add(Fail, checkCapture, "use --capture oplog, or leave --history out",
+			"--history is not possible with the change streams of MongoDB %s, which do not say exactly what updates change", v)
+	}
 }
 
 // unreported rejects collections whose writes the change streams do not contain.

@@ -55,6 +55,23 @@ func TestUnreportedCollections(t *testing.T) {
 		"fail capture: change streams do not report expiry in clustered collections: 1 collections, d.sessions")
 }
 
+// TestHistoriesNeedExactUpdates: where documents are read later, there is no history.
+func TestHistoriesNeedExactUpdates(t *testing.T) {
+	for _, c := range []struct {
+		version  mongo.Version
+		raw      bool
+		rejected bool
+	}{{mongo.Version{Major: 4, Minor: 4}, false, false}, {mongo.Version{Major: 5}, false, true},
+		{mongo.Version{Major: 6}, false, true}, {mongo.Version{Major: 6}, true, false}} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t, transform.Config{History: []string{"d.c"}})
+		p.Source.Info.Version = c.version
+		capturing{p}.versions(changestream.Support{Raw: c.raw})
+		if p.plan.Checks.Failed() != c.rejected {
+			t.Errorf("%+v: %v", c, p.lines())
+		}
+	}
+}
+
 // TestResumeByTheSameCapture: a job continues only as it began, and those of earlier versions by oplogs.
 func TestResumeByTheSameCapture(t *testing.T) {
 	for _, c := range []struct {
