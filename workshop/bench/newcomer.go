@@ -154,7 +154,6 @@ const (
 
 type seedPart struct {
 	name    string
-	fixed   bool // does not grow with the data
 	seconds func(r *seedResult, took float64) float64
 }
 
@@ -162,29 +161,29 @@ type seedPart struct {
 func seedParts() []seedPart {
 	type r = *seedResult
 	return []seedPart{
-		{"start and end of millrace, its look at the source", true,
+		{"start and end of millrace, its look at the source",
 			func(r r, took float64) float64 { return took - r.Seconds }},
-		{"look at both sides", true, func(r r, _ float64) float64 { return r.PrepareSeconds }},
-		{"copy", false, func(r r, _ float64) float64 { return r.CopySeconds }},
-		{"catch up before the lock", false, func(r r, _ float64) float64 { return r.Lock.CatchUp }},
-		{partSettle, false, func(r r, _ float64) float64 { return r.Lock.Settle }},
-		{"take the lock", false, func(r r, _ float64) float64 { return r.Lock.Take }},
-		{"locked: list", false, func(r r, _ float64) float64 { return r.Lock.List }},
-		{"locked: compare", false, func(r r, _ float64) float64 { return r.Lock.Compare }},
-		{"locked: check", false, func(r r, _ float64) float64 { return r.Lock.Check }},
-		{"locked: unlock", false, func(r r, _ float64) float64 { return r.Lock.Release }},
-		{"start the guardian and the rest around the lock", true, func(r r, _ float64) float64 {
+		{"look at both sides", func(r r, _ float64) float64 { return r.PrepareSeconds }},
+		{"copy", func(r r, _ float64) float64 { return r.CopySeconds }},
+		{"catch up before the lock", func(r r, _ float64) float64 { return r.Lock.CatchUp }},
+		{partSettle, func(r r, _ float64) float64 { return r.Lock.Settle }},
+		{"take the lock", func(r r, _ float64) float64 { return r.Lock.Take }},
+		{"locked: list", func(r r, _ float64) float64 { return r.Lock.List }},
+		{"locked: compare", func(r r, _ float64) float64 { return r.Lock.Compare }},
+		{"locked: check", func(r r, _ float64) float64 { return r.Lock.Check }},
+		{"locked: unlock", func(r r, _ float64) float64 { return r.Lock.Release }},
+		{"start the guardian and the rest around the lock", func(r r, _ float64) float64 {
 			l := r.Lock
 			return max(r.FreezeSeconds-l.CatchUp-l.Take-l.List-l.Compare-l.Check-l.Release, 0)
 		}},
-		{"second pass and fsync", false, func(r r, _ float64) float64 { return r.FinishSeconds }},
-		{partListen, true, func(r r, _ float64) float64 { return r.MemberTimes.Listen }},
-		{partAnswer, true, func(r r, _ float64) float64 { return r.MemberTimes.Answer }},
-		{"add to the set", true, func(r r, _ float64) float64 { return r.MemberTimes.Add }},
-		{"until SECONDARY", true, func(r r, _ float64) float64 { return r.MemberTimes.Secondary }},
-		{partChoose, true, func(r r, _ float64) float64 { return r.MemberTimes.Choose }},
-		{"apply what is new", false, func(r r, _ float64) float64 { return r.MemberTimes.Apply }},
-		{partOther, false, func(r, float64) float64 { return 0 }},
+		{"second pass and fsync", func(r r, _ float64) float64 { return r.FinishSeconds }},
+		{partListen, func(r r, _ float64) float64 { return r.MemberTimes.Listen }},
+		{partAnswer, func(r r, _ float64) float64 { return r.MemberTimes.Answer }},
+		{"add to the set", func(r r, _ float64) float64 { return r.MemberTimes.Add }},
+		{"until SECONDARY", func(r r, _ float64) float64 { return r.MemberTimes.Secondary }},
+		{partChoose, func(r r, _ float64) float64 { return r.MemberTimes.Choose }},
+		{"apply what is new", func(r r, _ float64) float64 { return r.MemberTimes.Apply }},
+		{partOther, func(r, float64) float64 { return 0 }},
 	}
 }
 

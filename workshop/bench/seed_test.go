@@ -82,7 +82,7 @@ func measured(t *testing.T, c *Case) {
 	}
 	two, one := c.contender(seedTwoPass), c.contender(seedOnePass)
 	if two.Values[valueLocked].Median <= 0 || one.Values[valueLocked].Median <= 0 || two.Rounds[0].TargetCPU <= 0 ||
-		two.part(partListen) <= 0 {
+		two.Rounds[0].Parts[partListen] <= 0 {
 		t.Errorf("%+v\n%+v", one, two)
 	}
 	var sum float64
@@ -96,40 +96,23 @@ func measured(t *testing.T, c *Case) {
 	}
 }
 
-// TestGrowth draws a matrix in all forms.
-func TestGrowth(t *testing.T) {
-	r := &Report{Scale: tiny(), Rounds: 1}
-	for i, sc := range seedMatrix() {
-		round := func(s, lock float64) []Round {
-			return []Round{{Seconds: s, Values: map[string]float64{valueLocked: lock}, Parts: map[string]float64{partListen: 1}}}
+// TestNoteSeed compares the ways round by round.
+func TestNoteSeed(t *testing.T) {
+	round := func(s, lock float64) []Round {
+		return []Round{{Seconds: s, Values: map[string]float64{valueLocked: lock}}}
+	}
+	c := Case{Contenders: []Contender{
+		{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1, 2)},
+		{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2, 0.1)},
+		{Name: seedLogical, Kind: KindPeer, Rounds: round(8, 0)},
+	}}
+	c.summarize()
+	c.noteSeed()
+	text := strings.Join(c.Notes, "\n")
+	for _, want := range []string{"takes 4.00 times", "5.0 %"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the notes lack %q:\n%s", want, text)
 		}
-		c := Case{Scenario: "seed", Variant: sc.String(), Unit: "documents", Count: 1, Collections: sc.collections,
-			Indexes: sc.indexes, Contenders: []Contender{
-				{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1, 2)},
-				{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2, 0.1)},
-				{Name: seedLogical, Kind: KindPeer, Rounds: round(float64(8+i), 0)},
-			}}
-		c.summarize()
-		c.noteSeed()
-		r.Cases = append(r.Cases, c)
-	}
-	var text, page bytes.Buffer
-	if err := WriteText(&text, r); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteHTML(&page, r); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"takes 4.00 times", "5.0 %", "How both ways"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("the text lacks %q:\n%s", want, &text)
-		}
-	}
-	if !strings.Contains(page.String(), "over collections of five indexes") || !strings.Contains(page.String(), ">6.50<") {
-		t.Error("the page lacks the growth")
-	}
-	if all := (&Report{Cases: []Case{{Scenario: "full-one"}}}).overviews(); all != nil {
-		t.Errorf("another scenario has a growth: %v", all)
 	}
 }
 

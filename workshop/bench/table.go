@@ -24,13 +24,6 @@ func WriteText(w io.Writer, r *Report) error {
 	for i := range r.Cases {
 		writeCase(&b, &r.Cases[i])
 	}
-	for _, o := range r.overviews() {
-		fmt.Fprintf(&b, "\n%s:\n", o.Title)
-		writeTable(&b, func() ([]string, [][]string) { return o.Header, o.Rows })
-		for _, n := range o.Notes {
-			fmt.Fprintf(&b, "  note: %s\n", n)
-		}
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -42,7 +35,8 @@ func (m Machine) String() string {
 
 func writeCase(b *strings.Builder, c *Case) {
 	fmt.Fprintf(b, "\n%s: %s\nceiling: %s\nservers: %s\n", c.Name(), c.Work, c.Ceiling, c.Servers)
-	writeTable(b, c.table)
+	header, rows := c.table()
+	b.WriteString(plot.Table(header, rows, 1) + "\n")
 	for _, x := range c.Contenders {
 		fmt.Fprintf(b, "  %s: %s\n", x.Name, x.How)
 		if parts := x.Parts(); parts != "" {
@@ -59,11 +53,6 @@ func writeCase(b *strings.Builder, c *Case) {
 	for _, n := range c.Notes {
 		fmt.Fprintf(b, "  note: %s\n", n)
 	}
-}
-
-func writeTable(b *strings.Builder, of func() ([]string, [][]string)) {
-	header, rows := of()
-	b.WriteString(plot.Table(header, rows, 1) + "\n")
 }
 
 // table is a case's figures, medians over the rounds, for all forms of output.
@@ -189,14 +178,7 @@ func WriteHTML(w io.Writer, r *Report) error {
 		v.Charts = s.Charts
 		cases = append(cases, v)
 	}
-	overviews := r.overviews()
-	for _, o := range overviews {
-		if o.Err != nil {
-			return o.Err
-		}
-	}
-	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"),
-		"Overviews": overviews})
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC")})
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/millrace/millrace/workshop/plot"
 )
 
 // TestAverages: only the time counts in which operations were applied, in stretches
@@ -59,8 +57,7 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// TestThreadSettings: eight rows with names of their own, and a picture that has them
-// in a colour for each buffer.
+// TestThreadSettings: eight rows with names of their own.
 func TestThreadSettings(t *testing.T) {
 	c := Case{Scenario: "incr-threads", Unit: "operations", Count: 10}
 	describeSettings(&c)
@@ -76,22 +73,6 @@ func TestThreadSettings(t *testing.T) {
 		t.Fatalf("%d rows: %v", len(names), names)
 	}
 	c.summarize()
-	var s plot.Sheet
-	if c.charts(&s); s.Err != nil {
-		t.Fatal(s.Err)
-	}
-	pictures := 0
-	for _, d := range s.Charts {
-		if strings.Contains(d.Title, " over "+valueOperations) {
-			pictures++
-			if strings.Count(string(d.SVG), ">16MiB<") != 1 || strings.Count(string(d.SVG), ">64MiB<") != 1 {
-				t.Errorf("%s: its buffers are not told", d.Title)
-			}
-		}
-	}
-	if pictures != 2 {
-		t.Errorf("%d pictures, want 2", pictures)
-	}
 	header, _ := c.table()
 	for _, want := range []string{valueOperations, valueCPUPercent, valueMemory} {
 		if !strings.Contains(strings.Join(header, "|"), want) {

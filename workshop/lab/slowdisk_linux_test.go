@@ -101,8 +101,9 @@ func TestTurnsOfACall(t *testing.T) {
 		at       uint64
 		expected int
 	}{
-		{unix.SYS_PREAD64, 1, 4 * k, 0, 1}, {unix.SYS_PREAD64, 1, 252 * k, 4 * k, 0}, {unix.SYS_PREAD64, 1, 1, 256 * k, 1},
-		{unix.SYS_PREAD64, 2, 600 * k, 0, 3}, {unix.SYS_PREAD64, 2, 168 * k, 600 * k, 0}, {unix.SYS_PREAD64, 2, 1, 900 * k, 1},
+		{unix.SYS_PREAD64, 1, 4 * k, 0, 1}, {unix.SYS_PREAD64, 1, 252 * k, 4 * k, 0},
+		{unix.SYS_PREAD64, 1, 1, 256 * k, 1}, {unix.SYS_PREAD64, 2, 600 * k, 0, 3},
+		{unix.SYS_PREAD64, 2, 168 * k, 600 * k, 0}, {unix.SYS_PREAD64, 2, 1, 900 * k, 1},
 		{unix.SYS_PWRITE64, 3, 4 * k, 0, 1}, {unix.SYS_FSYNC, 3, 0, 0, 1}, {unix.SYS_PWRITE64, 3, 4 * k, 4 * k, 1},
 		{unix.SYS_PWRITEV, 3, 2, 8 * k, 1},
 	} {

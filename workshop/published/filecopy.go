@@ -179,8 +179,8 @@ func (d fileRun) Measure(ctx context.Context, o Options, m *Measured) error {
 				take:   func(r *bench.Report) error { return d.take(r, m, cells) }})
 		}
 	}
-	m.Sizes = "of the published data tests 1 to 5 have " + strings.Join(parts, ", ") + ", in as many collections with as " +
-		"many indexes and documents as large as published"
+	m.Sizes = "of the published data tests 1 to 5 have " + strings.Join(parts, ", ") + ", in as many collections with " +
+		"as many indexes and documents as large as published"
 	return o.steps(ctx, m, all)
 }
 

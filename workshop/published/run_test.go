@@ -69,9 +69,10 @@ func TestSteps(t *testing.T) {
 func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
 	for name, kind := range names {
 		c.Contenders = append(c.Contenders, bench.Contender{Name: name, Kind: kind, Rounds: []bench.Round{
-			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, benchAverage: 2, bench.RouterRate(1): 10,
-				bench.RouterRate(2): 20}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5},
-				{Seconds: 2, Changed: 9, CPU: 1}}},
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, benchAverage: 2,
+				bench.RouterRate(1): 10, bench.RouterRate(2): 20},
+				Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5},
+					{Seconds: 2, Changed: 9, CPU: 1}}},
 		}})
 	}
 	return &bench.Report{Cases: []bench.Case{c}}
