@@ -35,9 +35,9 @@ func (o outcome) String() string {
 // equal if all was there before the copy, or the precheck rejects their rules.
 func (sc scenario) streams(way string) bool {
 	rejected := regexp.MustCompile(`^skip_ttl`)
-	unreported := regexp.MustCompile(`^(apply_ops|views_dropped$)`)
+	unreported := regexp.MustCompile(`^(history_as_)?(apply_ops|views_dropped$)`)
 	if !reportsSchema() { // the precheck says that system.js is not reported
-		unreported = regexp.MustCompile(`^(apply_ops|views_dropped$|system_js$)`)
+		unreported = regexp.MustCompile(`^(history_as_)?(apply_ops|views_dropped$|system_js$)`)
 	}
 	if len(sc.skip)+len(sc.softDelete)+len(sc.history) > 0 && !reportsSchema() {
 		return false
