@@ -35,11 +35,11 @@ func (o outcome) String() string {
 // equal if all was there before the copy, or the precheck rejects their rules.
 func (sc scenario) streams(way string) bool {
 	rejected := regexp.MustCompile(`^skip_ttl`)
-	unreported := regexp.MustCompile(`^(apply_ops|views_dropped$)`)
+	unreported := regexp.MustCompile(`^(history_as_)?(apply_ops|views_dropped$)`)
 	if !reportsSchema() { // the precheck says that system.js is not reported
-		unreported = regexp.MustCompile(`^(apply_ops|views_dropped$|system_js$)`)
+		unreported = regexp.MustCompile(`^(history_as_)?(apply_ops|views_dropped$|system_js$)`)
 	}
-	if len(sc.history) > 0 && !reportsSchema() && shared.sourceVer.AtLeast(5, 0) { // documents are read later
+	if len(sc.skip)+len(sc.softDelete)+len(sc.history) > 0 && !reportsSchema() {
 		return false
 	}
 	return !rejected.MatchString(sc.name) && (way == wayCopy || !unreported.MatchString(sc.name))
@@ -116,6 +116,7 @@ func (c *trial) unreported(ctx context.Context) bool {
 	n, err := shared.sourceDB.Database("local").Collection("oplog.rs").CountDocuments(ctx,
 		d("ts", d("$gt", c.since), "$or", a(
 			d("op", "c", "ns", bson.Regex{Pattern: ours + `\$cmd$`}, "$nor", reported),
+			d("o.applyOps", d("$elemMatch", d("op", "c", "ns", bson.Regex{Pattern: ours}))), // in a transaction
 			d("ns", bson.Regex{Pattern: ours + `system\.(views|buckets\.)`}))))
 	return err == nil && n > 0
 }

@@ -1,10 +1,12 @@
 package test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/kit"
 )
 
@@ -53,5 +55,33 @@ func TestChangeStreams(t *testing.T) {
 	diffs, err := Compare(ctx, shared.sourceDB, shared.targetDB, CompareOptions{Source: owned, Target: owned})
 	if err != nil || len(diffs) > 0 {
 		t.Errorf("after %d operations: %v, %v", churn.Operations(), diffs, err)
+	}
+}
+
+// TestStreamsReject: the precheck rejects rules that change streams cannot serve, and nothing is written.
+func TestStreamsReject(t *testing.T) {
+	s := &site{ctx: t.Context(), client: shared.sourceDB, base: "rejected"}
+	cleanUp(t, []*trial{{base: s.base}})
+	defer cleanUp(t, []*trial{{base: s.base}})
+	s.insert("c", d("_id", 1))
+	all := []transform.Config{{Skip: []string{"rejected.c=ttl"}}}
+	if !reportsSchema() {
+		all = append(all, transform.Config{Skip: []string{"rejected.c=update"}},
+			transform.Config{SoftDelete: []string{"rejected.c=gone"}}, transform.Config{History: []string{"rejected.c"}})
+	}
+	for _, rules := range all {
+		rules.Include = []string{s.base}
+		live, err := startJob(t, job.Spec{Job: newJob("rejected"), Rules: rules, Capture: job.CaptureStreams})
+		if err == nil {
+			err = live.wait()
+			live.stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), "precheck capture: ") {
+			t.Errorf("%+v: %v", rules, err)
+		}
+	}
+	dbs, err := shared.targetDB.ListDatabaseNames(t.Context(), d("name", s.base))
+	if err != nil || len(dbs) > 0 {
+		t.Errorf("the target has %q, %v", dbs, err)
 	}
 }

@@ -97,7 +97,7 @@ func (p capturing) reports(ctx context.Context) error {
 		return err
 	}
 	p.unreported(colls, support)
-	p.versions(support)
+	p.judging(support)
 	why := "as chosen"
 	if p.Capture.Why != "" {
 		why = p.Capture.Why
@@ -115,12 +115,12 @@ func (p capturing) rolesHint() string {
 	return "grant the source's user the role readAnyDatabase, which includes changeStream on all databases"
 }
 
-// versions rejects histories of sources whose updates are read later, as then versions are missing. See
-// docs/internals/change-streams.md.
-func (p capturing) versions(s changestream.Support) {
-	if v := p.Source.Info.Version; p.Rules.Histories() && !s.Raw && v.AtLeast(5, 0) {
-		p.add(Fail, checkCapture, "use --capture oplog, or leave --history out",
-			"--history is not possible with the change streams of MongoDB %s, which do not say exactly what updates change", v)
+// judging rejects rules about operations where the stream does not report each exactly: documents are read later, which
+// joins their events, and no rename says whether it dropped another collection.
+func (p capturing) judging(s changestream.Support) {
+	if v := p.Source.Info.Version; p.Rules.JudgeOperations() && !(s.Raw && s.Expanded) {
+		p.add(Fail, checkCapture, "use --capture oplog, or leave them out", "--skip, --soft-delete, --history and "+
+			"--on-existing merge need to know more than the change streams of MongoDB %s report", v)
 	}
 }
 

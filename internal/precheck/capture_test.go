@@ -55,17 +55,22 @@ func TestUnreportedCollections(t *testing.T) {
 		"fail capture: change streams do not report expiry in clustered collections: 1 collections, d.sessions")
 }
 
-// TestHistoriesNeedExactUpdates: where documents are read later, there is no history.
-func TestHistoriesNeedExactUpdates(t *testing.T) {
+// TestRulesNeedOperations: rules about what users did are rejected where it is not reported exactly.
+func TestRulesNeedOperations(t *testing.T) {
+	all := changestream.Support{Raw: true, Expanded: true}
 	for _, c := range []struct {
-		version  mongo.Version
-		raw      bool
+		rules    transform.Config
+		s        changestream.Support
 		rejected bool
-	}{{mongo.Version{Major: 4, Minor: 4}, false, false}, {mongo.Version{Major: 5}, false, true},
-		{mongo.Version{Major: 6}, false, true}, {mongo.Version{Major: 6}, true, false}} {
-		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t, transform.Config{History: []string{"d.c"}})
-		p.Source.Info.Version = c.version
-		capturing{p}.versions(changestream.Support{Raw: c.raw})
+	}{
+		{transform.Config{History: []string{"d.c"}}, changestream.Support{}, true},
+		{transform.Config{Skip: []string{"d.c=drop"}}, changestream.Support{Expanded: true}, true},
+		{transform.Config{SoftDelete: []string{"d.c=gone"}}, changestream.Support{}, true},
+		{transform.Config{SoftDelete: []string{"d.c=gone"}}, all, false},
+		{transform.Config{Filter: []string{`d.c={"a": 1}`}}, changestream.Support{}, false},
+	} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t, c.rules)
+		capturing{p}.judging(c.s)
 		if p.plan.Checks.Failed() != c.rejected {
 			t.Errorf("%+v: %v", c, p.lines())
 		}

@@ -360,6 +360,11 @@ func (s *Set) Commands() bool {
 	return s != nil && (s.byCommand || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes)+len(s.histories) > 0)
 }
 
+// JudgeOperations reports rules about what a user did to a document or collection, not about what it is now.
+func (s *Set) JudgeOperations() bool {
+	return s != nil && (s.byCommand || len(s.skips)+len(s.softDeletes)+len(s.histories) > 0)
+}
+
 // Others reports that the target's collections also have documents of others.
 func (s *Set) Others() bool { return s != nil && s.byCommand }
 

@@ -151,7 +151,7 @@ func TestRoutersForget(t *testing.T) {
 	}
 }
 
-// TestRoutersReshard: the same as TestReshard, through routers alone.
+// TestRoutersReshard: the same as TestReshard, through routers alone. Finalize names the index that resharding makes.
 func TestRoutersReshard(t *testing.T) {
 	lab.Nightly(t)
 	t.Setenv("MILLRACE_VIA", "routers")
