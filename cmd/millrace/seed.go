@@ -296,8 +296,8 @@ func (r *session) listenSeed(ctx context.Context, s *config.Seed, handle func(to
 	if err != nil {
 		return err
 	}
-	r.log.Info("serving", append([]any{"address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != ""},
-		shown...)...)
+	r.log.Info("serving", append([]any{"address", listener.Addr().String(), "tokenFile", tokenFile,
+		"tls", s.TLSCert != ""}, shown...)...)
 	return r.serveSeed(ctx, s, listener, handler)
 }
 

@@ -106,8 +106,8 @@ func Open(ctx context.Context, spec job.Spec, o Options) (_ *Job, err error) {
 	if j.source, err = spec.Connect(ctx, spec.Source, mongo.Options{AppName: "millrace-source"}); err != nil {
 		return nil, mongo.Wrap(err, "source")
 	}
-	j.progress = progress.New(progress.Options{Job: j.spec.Job, Source: j.source.Address(), Target: mongo.Redact(spec.Target),
-		Now: spec.Now, Usage: spec.Usage, OnEvent: spec.OnEvent,
+	j.progress = progress.New(progress.Options{Job: j.spec.Job, Source: j.source.Address(),
+		Target: mongo.Redact(spec.Target), Now: spec.Now, Usage: spec.Usage, OnEvent: spec.OnEvent,
 		ReadFrom: func(p stream.Position) (mongo.OpTime, error) { return p.At, nil }})
 	return j, nil
 }
@@ -197,8 +197,8 @@ func (j *Job) position(ctx context.Context) (mongo.OpTime, error) {
 	err = c.Client.Database(mongo.StateDB).Collection(seed.FormCollection).
 		FindOne(ctx, bson.D{{Key: "_id", Value: j.spec.Job}}).Decode(&f)
 	if err != nil {
-		return f.At, mongo.WithHint(fmt.Errorf("cannot read the position of the files of job %s on the target: %w", j.spec.Job,
-			err), "check that --target names the set that the agents make, and --job is the same as before")
+		return f.At, mongo.WithHint(fmt.Errorf("cannot read the position of the files of job %s on the target: %w",
+			j.spec.Job, err), "check that --target names the set that the agents make, and --job is the same as before")
 	}
 	return f.At, nil
 }

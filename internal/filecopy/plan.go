@@ -75,13 +75,14 @@ func (p *planner) deployment(ctx context.Context) error {
 	const whole = "use --copy documents"
 	switch info := p.source.Info; {
 	case info.Kind == mongo.KindSharded || info.Role != "":
-		p.add(precheck.Fail, "deployment", whole, "the source is a sharded cluster or a part of one: files of its shards stand "+
-			"at different positions")
+		p.add(precheck.Fail, "deployment", whole, "the source is a sharded cluster or a part of one: files of its shards "+
+			"stand at different positions")
+		return nil
 	case info.Kind != mongo.KindReplicaSet:
 		p.add(precheck.Fail, "deployment", whole, "the source is a %s: only a replica set has an oplog to follow", info.Kind)
-	default:
-		p.add(precheck.OK, "deployment", "", "a replica set, which can be followed from the position of its files")
+		return nil
 	}
+	p.add(precheck.OK, "deployment", "", "a replica set, which can be followed from the position of its files")
 	if err := p.source.Oplog().FindOne(ctx, bson.D{}).Err(); err != nil {
 		if !mongo.IsCode(err, mongo.CodeUnauthorized) {
 			return mongo.Wrap(err, "read the source's oplog")
@@ -101,7 +102,8 @@ func (p *planner) collections(ctx context.Context) error {
 			Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
 	}
 	if len(colls) == 0 && p.rules.Includes() && !p.spec.AllowMissing {
-		p.add(precheck.Fail, "include", "--allow-missing accepts what is yet to come", "--include matches nothing on the source")
+		p.add(precheck.Fail, "include", "--allow-missing accepts what is yet to come",
+			"--include matches nothing on the source")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package filecopy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,8 +212,8 @@ func (j *Job) formation() (seed.Formation, error) {
 			continue
 		}
 		if o.ID != j.id() {
-			return f, &otherOrderError{mongo.WithHint(fmt.Errorf("the agent %s works for another migration, %s", t.address, o.ID),
-				"end it and its mongod, and remove its directory and the file beside it")}
+			return f, &otherOrderError{mongo.WithHint(fmt.Errorf("the agent %s works for another migration, %s", t.address,
+				o.ID), "end it and its mongod, and remove its directory and the file beside it")}
 		}
 		was := o.Formation
 		f.ID = was.ID
@@ -247,7 +248,9 @@ func (j *Job) agreed(ctx context.Context) error {
 
 // elect has a member become primary at once: they would wait for the election timeout.
 func (j *Job) elect(ctx context.Context) error {
-	first := slices.MaxFunc(j.targets, func(a, b *target) int { return int(1000 * (a.state.Own.Priority - b.state.Own.Priority)) })
+	first := slices.MaxFunc(j.targets, func(a, b *target) int {
+		return cmp.Compare(a.state.Own.Priority, b.state.Own.Priority)
+	})
 	return pace.Until(ctx, lookEvery, func() (bool, error) {
 		primary := false
 		for _, t := range j.targets {

@@ -66,6 +66,14 @@ func (m *migration) startAgent(h *targetHost) {
 	h.agent = test.Start(m.t, m.bin, append([]string{"seed", "agent", "--dbpath", h.dir, "--member", h.host,
 		"--listen", "127.0.0.1:" + h.port, "--listen-tls-cert", m.pem, "--ca-file", m.pem, "--token-file", m.token, "--",
 		m.program}, memberFlags("moved", h.dir, port)...)...)
+	kit.Until(m.t, "the agent listens", func() bool {
+		select {
+		case <-h.agent.Done():
+			m.t.Fatalf("the agent ended: %s", h.agent.Output())
+		default:
+		}
+		return strings.Contains(h.agent.Output(), "msg=serving")
+	})
 }
 
 // killMember kills whatever mongod runs on a directory, and reports whether one did.
@@ -248,7 +256,8 @@ func TestMigrationByFilesKilled(t *testing.T) {
 func TestMigrationByFilesRejected(t *testing.T) {
 	t.Parallel()
 	m := newMigration(t, "6.0", "rs:2", 1)
-	_, err := kit.Client(t, m.set.URI()).Database("some").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
+	_, err := kit.Client(t, m.set.URI()).Database("some").Collection("c").
+		InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
 	must(t, err)
 	rejected := func(what string, more ...string) {
 		t.Helper()
@@ -267,7 +276,7 @@ func TestMigrationByFilesRejected(t *testing.T) {
 	m.source = m.serve()
 	must(t, os.MkdirAll(h.dir, 0o700))
 	must(t, os.WriteFile(filepath.Join(h.dir, "other"), nil, 0o600))
-	rejected("is not empty")
+	rejected("target directory")
 	must(t, os.Remove(filepath.Join(h.dir, "other")))
 	p := test.Start(t, m.bin, m.args("--dry-run")...)
 	if err := p.Wait(time.Minute); err != nil || !strings.Contains(p.Output(), "users and roles arrive") {
