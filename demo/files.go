@@ -27,8 +27,8 @@ type byFiles struct {
 	hosts      []string // of the members
 	agents     []*lab.Child
 	end        context.CancelFunc // of the agents
-	took       time.Duration // until the job followed
-	logical    time.Duration // of a sync by documents into a set of as many members
+	took       time.Duration      // until the job followed
+	logical    time.Duration      // of a sync by documents into a set of as many members
 }
 
 func (f *byFiles) URI() string {

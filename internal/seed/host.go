@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,8 @@ const (
 // Reached reports whether a host is at a stage or after it.
 func (s Stage) Reached(other Stage) bool {
 	order := []Stage{StageIdle, StageCopying, StageCopied, StageForming, StageFormed, StageRunning, StageFinished}
-	return slices.Index(order, s) >= slices.Index(order, other)
+	at := slices.Index(order, other)
+	return at >= 0 && slices.Index(order, s) >= at
 }
 
 // Order makes a host copy files, for a member of a new set.
@@ -112,6 +114,7 @@ type hostFile struct {
 
 // NewHost reads what an earlier process stored.
 func NewHost(ctx context.Context, o HostOptions) (*Host, error) {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{o: o, limit: pace.New(pace.Rates{}), stats: &Stats{}, relay: newRelay(o.DBPath),
 		changed: make(chan struct{}), kept: hostFile{Stage: StageIdle}}
 	c, err := configOf(ctx, o.Command)
@@ -182,7 +185,7 @@ func (h *Host) Check(ctx context.Context, p *Plan, set string) *Plan {
 		p.checkTarget(ctx, o)
 	}
 	p.checkPrograms(ctx, o)
-	p.checkOldPatch(ctx, o)
+	p.checkSeries(ctx, o)
 	return p
 }
 

@@ -271,12 +271,13 @@ func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 	return true
 }
 
-// checkOldPatch rejects a mongod of the source's series with an older patch level, whose defects were corrected.
-func (p *Plan) checkOldPatch(ctx context.Context, o Options) {
+// checkSeries rejects a mongod of another series or an older patch level than the source's: nothing tells what either
+// makes of the source's files.
+func (p *Plan) checkSeries(ctx context.Context, o Options) {
 	own, err := versionOf(ctx, []string{o.Member.mongod()})
 	source, unknown := mongo.ParseVersion(p.Origin.Version)
-	if err == nil && unknown == nil && own.Series() == source.Series() && own.Patch < source.Patch {
+	if err == nil && unknown == nil && (own.Series() != source.Series() || own.Patch < source.Patch) {
 		p.fail("version", fmt.Sprintf("the new member's mongod is %s, the source's %s", own, p.Origin.Version),
-			"install the source's patch level or a newer one")
+			"use the source's series, with its patch level or a newer one; upgrade the new set when it is finalized")
 	}
 }
