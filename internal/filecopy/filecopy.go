@@ -179,6 +179,7 @@ func (j *Job) open(ctx context.Context) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.inner = inner
+	j.progress.Enter(state.PhaseOverlap) // the job's progress shows it
 	if j.asked && j.paused {
 		_ = inner.Pause(ctx) // its error is that of ctx
 	}
@@ -225,6 +226,9 @@ func (j *Job) Status() job.Status {
 	st := inner.Status()
 	st.Copy, st.StartedAt = own.Copy, own.StartedAt
 	st.PhaseSeconds[state.PhaseCopying] = own.PhaseSeconds[state.PhaseCopying]
+	if st.Phase == state.PhaseStarting || st.Phase == state.PhaseCatalog { // which come after the copy here
+		st.Phase = state.PhaseOverlap
+	}
 	return st
 }
 

@@ -372,8 +372,8 @@ func (h *Host) copy(ctx context.Context, kept hostFile) error {
 
 // complete reports a directory that Pull has completed.
 func complete(dir string) bool {
-	d, err := openDataDir(dir)
-	return err == nil && d != nil
+	_, err := openDataDir(dir)
+	return err == nil
 }
 
 func (h *Host) formOwn(ctx context.Context, kept hostFile) error {
