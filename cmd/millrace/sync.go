@@ -101,7 +101,7 @@ func (r *session) openSync(ctx context.Context, s *config.Sync, spec job.Spec) (
 				return nil, err
 			}
 			return seed.NewClient(seed.ClientOptions{URL: address, TokenFile: token, CA: s.Files.CAFile,
-				RetryFor: time.Second, Log: r.log})
+				RetryFor: 8 * time.Second, Log: r.log}) // as an agent may take to start again
 		}})
 }
 
