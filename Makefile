@@ -36,6 +36,11 @@ demo-sharded: build ## The same with three shards to two, and chunks that move a
 	$(BIN)/demo --millrace $(BIN)/millrace --source sharded:3x1 --target $(DEMO_TARGET) --docs 100000 \
 		--capture $(CAPTURE) --via $(VIA)
 
+.PHONY: demo-files
+demo-files: build ## The same by files: three new members from a secondary's files, with the time by documents beside it
+	$(GO) build $(VCS) -o $(BIN)/demo ./demo
+	$(BIN)/demo --millrace $(BIN)/millrace --files --docs 400000
+
 .PHONY: demo-service
 demo-service: build ## The same by the service: serve, one more worker, a job made by the API, the console's address
 	$(GO) build $(VCS) -o $(BIN)/demo ./demo

@@ -108,6 +108,11 @@ func (d *demo) move(ctx context.Context) (err error) {
 	if d.service {
 		start = d.startService
 	}
+	if d.files != nil {
+		start = d.startFiles
+		began := time.Now()
+		defer func() { d.files.took = d.following.Sub(began) }()
+	}
 	return inTurn(running, start, d.awaitFollowing, d.awaitExpiry, d.writeBurst, d.finalize)
 }
 

@@ -38,6 +38,7 @@ type demo struct {
 	docs           int
 	follow         time.Duration
 	service, back  bool
+	files          *byFiles // nil is a copy of documents
 	capture, via   string
 
 	out   *log.Logger  // the demo's own lines
@@ -83,7 +84,15 @@ func main() {
 	flag.StringVar(&d.via, "via", "auto", "which servers of a sharded source are read: auto, shards or routers")
 	flag.BoolVar(&d.service, "service", false, "have the service run the job, with one more worker")
 	flag.BoolVar(&d.back, "back", false, "then go back to the source by millrace reverse, and to the target again")
+	files := flag.Bool("files", false, "copy by files into three new members; by documents too, for the time")
 	flag.Parse()
+	if *files {
+		var err error
+		if d.files, err = planFiles(); err != nil {
+			fmt.Fprintln(os.Stderr, "demo:", err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(d.run())
 }
 
@@ -92,7 +101,7 @@ func (d *demo) run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	err := inTurn(ctx, d.startClusters, d.load, d.move, d.compare, d.summary, d.goBack)
+	err := inTurn(ctx, d.startClusters, d.load, d.move, d.compare, d.logicalWay, d.summary, d.goBack)
 	left := d.close()
 	switch {
 	case err == nil && left == nil:
@@ -127,7 +136,13 @@ func (d *demo) startClusters(ctx context.Context) error {
 	d.source.name, d.target.name = "source", "target"
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.source.start(gctx) })
-	g.Go(func() error { return d.target.start(gctx) })
+	g.Go(func() error {
+		if d.files == nil {
+			return d.target.start(gctx)
+		}
+		d.target.topology, d.target.cluster = fmt.Sprintf("%d new members by files", filesMembers), d.files
+		return d.target.connect()
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -154,6 +169,10 @@ func (s *side) start(ctx context.Context) (err error) {
 		s.cluster = nil // not a nil pointer in an interface
 		return err
 	}
+	return s.connect()
+}
+
+func (s *side) connect() (err error) {
 	// Writes do not wait for the majority, so that the end of the oplog is not yet committed.
 	s.client, err = mongo.Connect(options.Client().ApplyURI(s.cluster.URI()).SetWriteConcern(writeconcern.W1()))
 	return err

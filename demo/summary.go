@@ -102,6 +102,10 @@ func (d *demo) summary(context.Context) error {
 		grouped(rate))
 	row("changes applied", "%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)
 	row("phases", "%s", strings.Join(phases, ", "))
+	if f := d.files; f != nil {
+		row("by files", "%s until it followed, while others wrote", seconds(f.took))
+		row("by documents", "%s to as many members, while nobody wrote", seconds(f.logical))
+	}
 	row("behind, at most", "%.1f s while following", d.maxLag)
 	row("finalize took", "%s", seconds(d.finalizeTook))
 	if d.service {
@@ -117,7 +121,9 @@ func (d *demo) summary(context.Context) error {
 	row("differences", "%d", different)
 	row("all of it took", "%s", since(d.began))
 	fmt.Printf("\n%s\n", t.Render())
-	fmt.Printf(byHand, d.source.topology, d.target.topology, how)
+	if d.files == nil {
+		fmt.Printf(byHand, d.source.topology, d.target.topology, how)
+	}
 	if different == 0 {
 		return nil
 	}

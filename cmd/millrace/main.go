@@ -77,6 +77,8 @@ func (a *app) rootCommand() *cobra.Command {
 			command(a, config.CommandSeedLocal, (*session).seedLocal,
 				a.described("seed local", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files})),
 			command(a, config.CommandSeedServe, (*session).seedServe, a.described("seed serve", &cobra.Command{})),
+			command(a, config.CommandSeedAgent, (*session).seedAgent,
+				a.described("seed agent", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files})),
 			command(a, config.CommandSeedPull, (*session).seedPull,
 				a.described("seed pull", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))),
 		group(a.described("topology", &cobra.Command{}), topologyShowCommand(a), topologyPlanCommand(a),

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
@@ -24,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // afterDash accepts arguments after -- only.
@@ -172,9 +174,10 @@ func (a *app) seedTokenFile(address string) (string, error) {
 	return seed.TokenFile(registry.Dir, address), err
 }
 
-func (a *app) findSeedToken(s *config.Seed) (name string, err error) {
-	if name = s.TokenFile; name == "" {
-		u, err := url.Parse(s.From)
+// findSeedToken returns the file with the token of an agent: the one that was given, or that of an agent of this user.
+func (a *app) findSeedToken(file, address string) (name string, err error) {
+	if name = file; name == "" {
+		u, err := url.Parse(address)
 		if err != nil {
 			return "", err
 		}
@@ -182,15 +185,15 @@ func (a *app) findSeedToken(s *config.Seed) (name string, err error) {
 			return "", err
 		}
 	}
-	if _, err = seed.ReadToken(name); errors.Is(err, fs.ErrNotExist) && s.TokenFile == "" {
-		err = mongo.WithHint(errors.New("no agent of this user serves at "+s.From),
-			"start millrace seed serve, or give the token of another user's with --token-file")
+	if _, err = seed.ReadToken(name); errors.Is(err, fs.ErrNotExist) && file == "" {
+		err = mongo.WithHint(errors.New("no agent of this user serves at "+address),
+			"start it, or give the token of another user's with --token-file")
 	}
 	return name, err
 }
 
 func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
-	token, err := r.findSeedToken(s)
+	token, err := r.findSeedToken(s.TokenFile, s.From)
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
@@ -205,12 +208,6 @@ func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
 }
 
 func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
-	var token string
-	if s.TokenFile != "" {
-		if token, err = seed.ReadToken(s.TokenFile); err != nil {
-			return beforeWriting(ctx, err)
-		}
-	}
 	plan, err := seed.Inspect(ctx, s.SourceOptions)
 	if err != nil {
 		return beforeWriting(ctx, err)
@@ -220,6 +217,65 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 		return beforeWriting(ctx, err)
 	}
 	defer func() { err = errors.Join(err, agent.Close()) }()
+	return r.listenSeed(ctx, s, func(token string, local bool) (http.Handler, error) {
+		return seed.NewHandler(agent, token, local)
+	}, "way", plan.Way, "why", plan.Why, "files", plan.Files, "bytes", bytesOf(plan.Bytes))
+}
+
+// seedAgent makes a member of a new set, as the orders of a sync say, until the sync is finalized.
+func (r *session) seedAgent(ctx context.Context, s *config.Seed) (err error) {
+	private, err := guardian("private", "--")
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	host, err := seed.NewHost(ctx, seed.HostOptions{DBPath: s.Pull.DBPath, Command: s.Member.Command,
+		Mongod: s.Member.Mongod, Guardian: private, Own: s.Own, Workers: s.Pull.Workers, Log: r.log,
+		Peer: func(address string) (*seed.Client, error) {
+			token, err := r.findSeedToken(s.TokenFile, address)
+			if err != nil {
+				return nil, err
+			}
+			return seed.NewClient(seed.ClientOptions{URL: address, TokenFile: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log,
+				RetryFor: 15 * time.Second}) // then the host tries again
+		},
+		Keep: func(include, exclude []string) (func(string) bool, error) {
+			rules, err := transform.New(transform.Config{Include: include, Exclude: exclude})
+			if err != nil {
+				return nil, err
+			}
+			return rules.Match, nil
+		}})
+	if err != nil {
+		return beforeWriting(ctx, err)
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer end() // it has finished
+		return host.Run(gctx)
+	})
+	g.Go(func() error {
+		return r.listenSeed(gctx, s, func(token string, local bool) (http.Handler, error) {
+			return seed.NewHostHandler(host, token, local)
+		}, "member", s.Own.Host, "stage", host.State().Stage)
+	})
+	if err = g.Wait(); errors.Is(err, context.Canceled) {
+		err = nil // to end it is proper
+	}
+	return err
+}
+
+// listenSeed serves a handler until ctx ends, which is these commands' proper end.
+func (r *session) listenSeed(ctx context.Context, s *config.Seed, handle func(token string, local bool) (http.Handler,
+	error), shown ...any) (err error) {
+	var token string
+	if s.TokenFile != "" {
+		if token, err = seed.ReadToken(s.TokenFile); err != nil {
+			return beforeWriting(ctx, err)
+		}
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))
@@ -236,13 +292,12 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 		}
 		defer func() { err = errors.Join(err, remove()) }()
 	}
-	handler, err := seed.NewHandler(agent, token, loopback.Addr(listener.Addr()))
+	handler, err := handle(token, loopback.Addr(listener.Addr()))
 	if err != nil {
 		return err
 	}
-	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way",
-		plan.Way, "why", plan.Why,
-		"files", plan.Files, "bytes", bytesOf(plan.Bytes))
+	r.log.Info("serving", append([]any{"address", listener.Addr().String(), "tokenFile", tokenFile,
+		"tls", s.TLSCert != ""}, shown...)...)
 	return r.serveSeed(ctx, s, listener, handler)
 }
 

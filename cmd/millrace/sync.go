@@ -16,8 +16,10 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/filecopy"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/state"
@@ -42,7 +44,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		}
 		defer func() { _ = srv.Close() }() // for whatever fails before it serves
 	}
-	j, err := r.open(ctx, spec)
+	j, err := r.openSync(ctx, s, spec)
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
@@ -85,6 +87,22 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		sum.Stopped = unix.SignalName(signal.Signal)
 	}
 	return refused(cmp.Or(err, r.Tell(s.Output, sum, textOf("summary", sum))))
+}
+
+// openSync opens a job whose copy is of documents or by files.
+func (r *session) openSync(ctx context.Context, s *config.Sync, spec job.Spec) (syncJob, error) {
+	if s.Files == nil {
+		return r.open(ctx, spec)
+	}
+	return filecopy.Open(ctx, spec, filecopy.Options{Source: s.Files.SourceAgent, Targets: s.Files.TargetAgents,
+		Connect: func(address string) (*seed.Client, error) {
+			token, err := r.findSeedToken(s.Files.TokenFile, address)
+			if err != nil {
+				return nil, err
+			}
+			return seed.NewClient(seed.ClientOptions{URL: address, TokenFile: token, CA: s.Files.CAFile,
+				RetryFor: 8 * time.Second, Log: r.log}) // as an agent may take to start again
+		}})
 }
 
 // memoryLimit is where the collector begins to work harder. All queues together are well

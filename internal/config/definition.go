@@ -34,8 +34,9 @@ func IsReference(value string) bool {
 // each time a worker takes the job.
 func ofProcess() []string {
 	return []string{flagConfig, "job", "restart", "dry-run", "verify", flagTargetShard, "listen", flagToken,
-		flagListenCert, flagListenKey, "listen-insecure", "open-status", "pprof", "report", "output", "log-level",
-		"log-format", flagProgress, flagSpoolDir}
+		flagListenCert, flagListenKey, flagCopy, flagSourceAgent, flagTargetAgents, flagTokenFile, flagCA,
+		"listen-insecure", "open-status", "pprof", "report", "output", "log-level", "log-format", flagProgress,
+		flagSpoolDir}
 }
 
 // CheckDefinition checks the settings of a job as Definition reads them, without what they refer to: it resolves

@@ -30,7 +30,8 @@ type Reverse struct {
 // ofOriginal are the settings of sync that follow from the job that is reversed.
 func ofOriginal() []string {
 	return []string{"mode", "on-existing", "start-at", "include", "exclude", "rename", "filter", "skip", "fields",
-		"soft-delete", "history", "allow-missing", flagShard, flagZone, flagSpoolDir, "spool-max"}
+		"soft-delete", "history", "allow-missing", flagShard, flagZone, flagSpoolDir, "spool-max",
+		flagCopy, flagSourceAgent, flagTargetAgents, flagTokenFile, flagCA}
 }
 
 // Bind implements Settings.

@@ -3,8 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -14,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/seed"
 )
 
-// Seed are the settings of `millrace seed local`, `serve` and `pull`; each has a part of them.
+// Seed are the settings of `millrace seed local`, `serve`, `pull` and `agent`; each has a part of them.
 type Seed struct {
 	Common
 	seed.ServeOptions // the member that is copied, and its agent
@@ -23,6 +21,7 @@ type Seed struct {
 	Listen, TokenFile, TLSCert, TLSKey string // of the agent
 	From, TLSCA                        string
 	Compress, DryRun, Start            bool
+	Own                                seed.SetMember // that an agent makes
 
 	command, maxRateBytes string
 }
@@ -31,7 +30,7 @@ type Seed struct {
 func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
 	dir, m := &s.DBPath, &s.Member
-	if command == CommandSeedPull {
+	if command == CommandSeedPull || command == CommandSeedAgent {
 		dir = &s.Pull.DBPath
 	}
 	Bind(fs, flagTexts, command, s.Common.vars(fs), Vars{
@@ -46,6 +45,8 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 		"start": &s.Start, flagSetURI: &m.SetURI, "join": &m.Join, "replace": &m.Replace, "join-votes": &m.Votes,
 		"join-priority": &m.Priority, "join-hidden": &m.Hidden, "catch-up": &m.CatchUp, "as-new-set": &m.NewSet,
 		"new-set-host": &m.NewSetHost, "keep-expiry": &m.KeepExpiry, "mongod": &m.Mongod,
+
+		"member": &s.Own.Host, "votes": &s.Own.Votes, "priority": &s.Own.Priority, "hidden": &s.Own.Hidden,
 	})
 }
 
@@ -53,18 +54,25 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 func (s *Seed) Validate(o Origins, args []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.notBelowZero("workers", s.Workers)
-	s.Rate = c.bytes(flagRateBytes, s.maxRateBytes, "use an amount such as 50MB, or 0")
+	if s.command != CommandSeedAgent { // whose rate is the job's
+		s.Rate = c.bytes(flagRateBytes, s.maxRateBytes, "use an amount such as 50MB, or 0")
+	}
 	limit := pace.New(pace.Rates{Bytes: s.Rate})
 	s.Pull.Workers, s.Member.Command = s.Workers, args
 	switch s.command {
 	case CommandSeedServe:
 		s.Limit = limit
 		c.seedSource(s, flagSeedURI, flagSeedDBPath)
+		c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
 		c.seedAgent(s)
+	case CommandSeedAgent:
+		c.directory(flagSeedDBPath, s.Pull.DBPath)
+		c.seedAgent(s)
+		c.newMember(&s.Own, args)
 	case CommandSeedPull:
 		s.Pull.Limit = limit
 		c.seedTarget(s, flagSeedDBPath)
-		c.seedFrom(s)
+		c.agent("from", s.From, s.TokenFile)
 	case CommandSeedLocal:
 		s.Limit = limit // the agent holds to it
 		c.seedSource(s, flagFromURI, "from-dbpath")
@@ -87,6 +95,17 @@ func (c *checker) seedSource(s *Seed, uri, dir string) {
 		"give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
 }
 
+func (c *checker) newMember(m *seed.SetMember, command []string) {
+	c.bad(m.Host == "", "member", "is missing", "give the member's address in the new set, host:port")
+	c.hostPort("member", m.Host)
+	c.bad(m.Votes < 0 || m.Votes > 1 || m.Priority < 0 || m.Priority > 1000, "votes", "and --priority make no sense",
+		"use 0 or 1 vote, and a priority from 0 to 1000")
+	c.bad((m.Hidden || m.Votes == 0) && m.Priority != 0, "priority",
+		"has to be 0 for a hidden member, or one without a vote", "add --priority 0")
+	c.bad(len(command) == 0, "dbpath", "has no mongod: there is no command after --",
+		"give the command of the new member, -- mongod --dbpath … --replSet …")
+}
+
 func (c *checker) directory(setting, value string) {
 	c.bad(value == "", setting, "is missing", "name a data directory")
 }
@@ -97,7 +116,6 @@ func (c *checker) seedAgent(s *Seed) {
 		c.fail("listen", fmt.Sprintf("%q is not an address", s.Listen), "use host:port")
 		return
 	}
-	c.bad(s.Pullers < 1, "pullers", fmt.Sprintf("%d is too small", s.Pullers), "use 1 or more")
 	if loopback.Host(host) {
 		return
 	}
@@ -105,20 +123,6 @@ func (c *checker) seedAgent(s *Seed) {
 		"give a certificate, or listen on 127.0.0.1")
 	c.bad(s.TokenFile == "", flagTokenFile, "is missing: anybody could fetch all data of the member",
 		"give a file with a secret, or listen on 127.0.0.1")
-}
-
-func (c *checker) seedFrom(s *Seed) {
-	u, err := url.Parse(s.From)
-	switch {
-	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
-		u.Scheme != "https" && u.Scheme != "http":
-		c.fail("from", "is not the address of an agent", "give --from https://host:port")
-	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
-		c.fail("from", "is not encrypted, and not on this machine", "use https")
-	case !loopback.Host(u.Hostname()):
-		c.bad(s.TokenFile == "", flagTokenFile, "is missing: an agent on another machine asks for it",
-			"give the file that it was started with")
-	}
 }
 
 func (c *checker) seedTarget(s *Seed, dir string) {

@@ -146,7 +146,11 @@ type Sync struct {
 	PProf                bool
 	// SteadyInterval is the ProgressInterval of a job that follows.
 	SteadyInterval time.Duration
+	// Files name the agents of a copy by files; nil is a copy of documents.
+	Files *Files
 
+	copyBy                              string
+	files                               Files
 	sourceShards, targetShards          []string // name=URI
 	maxRateBytes, spoolMax, applyBuffer string   // amounts of bytes: "50MB", "8MiB", "0"
 }
@@ -163,9 +167,12 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 			"read-tags": &s.ReadTags, "write-concern": &s.WriteConcern, "allow-downgrade": &s.AllowDowngrade,
 			"allow-shard": &s.AllowShard,
 
-			flagShard: &s.Shard, flagZone: &s.Zones, "users": &s.Users, "allow-missing": &s.AllowMissing,
+			flagShard: &s.Shard, flagZone: &s.Zones, flagUsers: &s.Users, "allow-missing": &s.AllowMissing,
 			"start-at": &s.StartAt, "accept-loss": &s.AcceptLoss, "allow-overlap": &s.AllowOverlap,
 			"on-conflict": (*string)(&s.OnConflict),
+
+			flagCopy: &s.copyBy, flagSourceAgent: &s.files.SourceAgent, flagTargetAgents: &s.files.TargetAgents,
+			flagTokenFile: &s.files.TokenFile, flagCA: &s.files.CAFile,
 
 			"job": &s.Job, "restart": &s.Restart, "warn-window": &s.WarnWindow, "give-up-after": &s.GiveUpAfter,
 			"index-wait": &s.IndexWait, "readers": &s.Readers, "writers": &s.Writers, "partitions": &s.Partitions,
@@ -249,6 +256,7 @@ const (
 	CommandSeedLocal = "seed-local"
 	CommandSeedServe = "seed-serve"
 	CommandSeedPull  = "seed-pull"
+	CommandSeedAgent = "seed-agent"
 )
 
 const (
@@ -264,7 +272,12 @@ const (
 	flagTargetShard = "target-shard"
 	flagToken       = "token"
 	flagSpoolDir    = "spool-dir"
-	flagServer      = "server"
+
+	flagUsers        = "users"
+	flagCopy         = "copy"
+	flagSourceAgent  = "source-agent"
+	flagTargetAgents = "target-agents"
+	flagServer       = "server"
 
 	flagApplyBuffer = "apply-buffer"
 
@@ -302,7 +315,7 @@ func settingFlags() map[string]*pflag.FlagSet {
 	for s, commands := range map[Settings][]string{
 		new(Sync): {CommandSync}, new(Reverse): {CommandReverse}, new(Verify): {CommandVerify},
 		new(Control):   {CommandStatus, CommandPause, CommandResume, CommandThrottle, CommandFinalize},
-		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull},
+		new(Seed):      {CommandSeedLocal, CommandSeedServe, CommandSeedPull, CommandSeedAgent},
 		new(Transform): {CommandTransformTest},
 		new(Serve):     {CommandServe}, new(Worker): {CommandWorker},
 	} {

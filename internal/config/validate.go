@@ -240,6 +240,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.keys(s.Shard)
 	c.zones(s.Zones)
 	c.start(s)
+	c.copied(s)
 	for i, name := range s.AcceptLoss {
 		if !slices.Contains(reverse.Losses(), name) {
 			c.failAt("accept-loss", i, fmt.Sprintf("%q is not a loss", name), "use "+strings.Join(reverse.Losses(), ", "))

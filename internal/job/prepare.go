@@ -165,6 +165,9 @@ func (p *preparer) noneExists(ctx context.Context, mapped []state.Mapped) error 
 }
 
 func (p *preparer) prepareIncremental(ctx context.Context) error {
+	if !p.spec.FilesAt.IsZero() {
+		return p.prepareFromFiles(ctx)
+	}
 	if name, back := state.StartAtJob(p.spec.StartAt); back {
 		return p.prepareBack(ctx, name)
 	}
@@ -173,6 +176,24 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 		return fmt.Errorf("--start-at: %w", err)
 	}
 	return p.beginAt(ctx, p.source.StartAt(at), nil)
+}
+
+// prepareFromFiles begins on a copy of the source's files: it has the source's UUIDs, names and users of a position,
+// and nothing after it.
+func (p *preparer) prepareFromFiles(ctx context.Context) error {
+	at := p.spec.FilesAt
+	colls, err := schema.List(ctx, p.dst, schema.Scope{NS: p.rules.Match, DB: p.rules.MatchDB, NamesOnly: true})
+	if err != nil {
+		return err
+	}
+	names := make([]schema.Name, len(colls))
+	for i, c := range colls {
+		names[i] = schema.Name{NS: c.NS, Target: c.NS, Type: c.Type, UUID: c.UUID}
+	}
+	if err := p.accounts.adopt(ctx); err != nil {
+		return err
+	}
+	return p.begin(ctx, p.source.StartAt(at), names, at)
 }
 
 // untilBuilt waits for index builds of the source, which a job without an oplog would miss.

@@ -160,6 +160,9 @@ type Spec struct {
 	// StartAt is where incremental mode begins: an optime ("sec:inc"), a time (RFC 3339), "checkpoint", or
 	// "job:NAME" where that job, which this one reverses, was finalized.
 	StartAt string
+	// FilesAt says that the target is a copy of the source's files at this position: incremental mode begins there,
+	// and the target is at no position after it. Zero is a target that others filled.
+	FilesAt mongo.OpTime
 	// AcceptLoss names losses of a job that reverses another one (package reverse).
 	AcceptLoss []string
 	// Until is "never", "caught-up" or a time (RFC 3339) after which the job finalizes.

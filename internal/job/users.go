@@ -106,6 +106,21 @@ func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 	return c.Foreign, nil
 }
 
+// adopt counts the target's users and roles as written by the job.
+func (a *accounts) adopt(ctx context.Context) error {
+	if a == nil {
+		return nil
+	}
+	have, err := users.Read(ctx, a.sides.Target.Cluster, a.rules)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.own.Adopt(have)
+	return a.note(ctx)
+}
+
 func (a *accounts) note(ctx context.Context) error {
 	list := []state.User{}
 	for id, sums := range a.own {

@@ -131,6 +131,15 @@ func (p *preparer) beginAt(ctx context.Context, pos stream.Position, names []sch
 	if err != nil {
 		return err
 	}
+	// What the target holds at that position is not known exactly, so up to
+	// now it may be ahead.
+	return p.begin(ctx, pos, names, newest, fields...)
+}
+
+// begin has a job that copies nothing begin at a position, with the names as of then. The target may be ahead up to
+// another position.
+func (p *preparer) begin(ctx context.Context, pos stream.Position, names []schema.Name, ahead mongo.OpTime,
+	fields ...bson.E) error {
 	mapped := make([]state.Mapped, len(names))
 	for i, n := range names {
 		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID,
@@ -140,10 +149,8 @@ func (p *preparer) beginAt(ctx context.Context, pos stream.Position, names []sch
 		return err
 	}
 	p.catalog = mapped
-	// What the target holds at that position is not known exactly, so up to
-	// now it may be ahead.
-	fields = append(fields, bson.E{Key: "start", Value: pos.At}, bson.E{Key: "consistent", Value: newest},
-		bson.E{Key: "copied", Value: newest})
+	fields = append(fields, bson.E{Key: "start", Value: pos.At}, bson.E{Key: "consistent", Value: ahead},
+		bson.E{Key: "copied", Value: ahead})
 	return p.SavePhase(ctx, PhaseOverlap, append(state.PositionFields(pos), fields...)...)
 }
 

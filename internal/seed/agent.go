@@ -210,11 +210,48 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 }
 
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
+	return a.freezeWithin(ctx, id, puller, 0)
+}
+
+// describe returns what a copy would be of, as Inspect does of the member now.
+func (a *Agent) describe(ctx context.Context) (*Plan, error) {
+	p := &Plan{Way: a.opts.Way, Why: a.opts.Why}
+	all, err := a.dir.list()
+	if err == nil && a.opts.Describe != nil {
+		p.Origin, err = a.opts.Describe(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.Files = len(all.files)
+	for _, f := range all.files {
+		p.Bytes += f.Size
+	}
+	return p, nil
+}
+
+// freezeWithin implements served.
+func (a *Agent) freezeWithin(ctx context.Context, id, puller string, limit time.Duration) (*Final, error) {
 	r, err := a.round(id)
 	if err != nil {
 		return nil, err
 	}
-	return r.freeze(ctx, puller, 0)
+	return r.freeze(ctx, puller, limit)
+}
+
+// stay implements served.
+func (a *Agent) stay(ctx context.Context, id, puller string, limit time.Duration) error {
+	r, err := a.round(id)
+	if err != nil {
+		return err
+	}
+	return r.stay(ctx, puller, limit)
+}
+
+// readable implements served.
+func (a *Agent) readable(_ context.Context, q ReadRequest, _ time.Duration) error {
+	_, err := a.round(q.Round)
+	return err
 }
 
 func (a *Agent) Leave(_ context.Context, id, puller string) error {

@@ -68,32 +68,24 @@ func (c *Client) Close() {
 }
 
 func (c *Client) Join(ctx context.Context) (*Manifest, error) {
-	var m Manifest
-	_, err := c.ask(ctx, "join", struct{}{}, &m)
-	return &m, err
+	return ask[Manifest](ctx, c, "join", struct{}{})
 }
 
 func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, error) {
-	for {
-		var f Final
-		status, err := c.ask(ctx, "freeze", turnRequest{round, puller}, &f)
-		if err != nil || status != http.StatusAccepted {
-			return &f, err
-		}
-	}
+	return ask[Final](ctx, c, "freeze", turnRequest{round, puller})
 }
 
 // Stay keeps a connection to the agent until ctx ends: its end shows the agent that this puller was killed.
 func (c *Client) Stay(ctx context.Context, round, puller string) error {
 	for {
-		if _, err := c.ask(ctx, "stay", turnRequest{round, puller}, &struct{}{}); err != nil {
+		if _, err := ask[struct{}](ctx, c, "stay", turnRequest{round, puller}); err != nil {
 			return err
 		}
 	}
 }
 
 func (c *Client) Leave(ctx context.Context, round, puller string) error {
-	_, err := c.ask(ctx, "leave", turnRequest{round, puller}, &struct{}{})
+	_, err := ask[struct{}](ctx, c, "leave", turnRequest{round, puller})
 	return err
 }
 
@@ -102,6 +94,10 @@ func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) 
 	var own error // of fn
 	err := c.retry(ctx, func() error {
 		resp, err := c.post(ctx, "read", readRequest{r, c.o.Zstd})
+		for err == nil && resp.StatusCode == http.StatusAccepted { // the agent does not have them yet
+			_ = resp.Body.Close()
+			resp, err = c.post(ctx, "read", readRequest{r, c.o.Zstd})
+		}
 		if err != nil {
 			return err
 		}
@@ -118,21 +114,28 @@ func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) 
 	return cmp.Or(own, err)
 }
 
-func (c *Client) ask(ctx context.Context, what string, q, into any) (status int, err error) {
-	err = c.retry(ctx, func() error {
-		resp, err := c.post(ctx, what, q)
-		if err != nil {
-			return err
+// ask sends a request until the agent's reply is more than "not yet".
+func ask[T any](ctx context.Context, c *Client, what string, q any) (*T, error) {
+	for {
+		into := new(T)
+		var status int
+		err := c.retry(ctx, func() error {
+			resp, err := c.post(ctx, what, q)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			status = resp.StatusCode
+			const most = 1 << 30 // bytes; a manifest of 100,000 files has some 10 MB
+			if err := json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(into); err != nil {
+				return fmt.Errorf("seed: cannot read the agent's reply: %w", err)
+			}
+			return nil
+		})
+		if err != nil || status != http.StatusAccepted {
+			return into, err
 		}
-		defer resp.Body.Close()
-		status = resp.StatusCode
-		const most = 1 << 30 // bytes; a manifest of 100,000 files has some 10 MB
-		if err := json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(into); err != nil {
-			return fmt.Errorf("seed: cannot read the agent's reply: %w", err)
-		}
-		return nil
-	})
-	return status, err
+	}
 }
 
 // post returns the agent's error as a remoteError.

@@ -178,7 +178,7 @@ func counts(v mongo.Version) []int {
 func TestFollowJobIsAUsableName(t *testing.T) {
 	for set, want := range map[string]string{"stage-1.b_C": "clone-stage-1.b_C", "a set/ö": "clone-a_set___",
 		strings.Repeat("x", 99): "clone-" + strings.Repeat("x", 58)} {
-		if got := followJob(set); got != want {
+		if got := FollowJob(set); got != want {
 			t.Errorf("%q: %q", set, got)
 		}
 	}

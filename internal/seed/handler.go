@@ -48,6 +48,29 @@ type errorReply struct {
 
 // NewHandler serves an agent over HTTP to clients with the token. local says that it listens on loopback.
 func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/describe", func(w http.ResponseWriter, r *http.Request) {
+		d, err := a.describe(r.Context())
+		answer(w, d, err)
+	})
+	return serveBlocks(a, mux, token, local)
+}
+
+// served is what hands blocks to pullers on other machines: an Agent, or a Host.
+type served interface {
+	Join(ctx context.Context) (*Manifest, error)
+	Read(ctx context.Context, r ReadRequest, fn func(Block) error) error
+	Leave(ctx context.Context, round, puller string) error
+	// readable returns an error before the reply to a read begins: errNotYet after a limit.
+	readable(ctx context.Context, r ReadRequest, limit time.Duration) error
+	// freezeWithin is Source.Freeze, with errNotYet after a limit.
+	freezeWithin(ctx context.Context, round, puller string, limit time.Duration) (*Final, error)
+	// stay keeps an open request of a puller, whose end shows that the puller was killed.
+	stay(ctx context.Context, round, puller string, limit time.Duration) error
+}
+
+// serveBlocks adds the routes of pullers, and asks for the token.
+func serveBlocks(s served, mux *http.ServeMux, token string, local bool) (http.Handler, error) {
 	if token == "" {
 		return nil, errors.New("seed: an agent needs a token")
 	}
@@ -55,29 +78,19 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/read", func(w http.ResponseWriter, r *http.Request) { a.serveRead(w, r, enc) })
+	mux.HandleFunc("POST /v1/read", func(w http.ResponseWriter, r *http.Request) { serveRead(s, w, r, enc) })
 	mux.HandleFunc("POST /v1/join", func(w http.ResponseWriter, r *http.Request) {
-		m, err := a.Join(r.Context())
+		m, err := s.Join(r.Context())
 		answer(w, m, err)
 	})
 	mux.HandleFunc("POST /v1/freeze", turn(func(ctx context.Context, q turnRequest) (any, error) {
-		r, err := a.round(q.Round)
-		if err != nil {
-			return nil, err
-		}
-		return r.freeze(ctx, q.Puller, turnLimit)
+		return s.freezeWithin(ctx, q.Round, q.Puller, turnLimit)
 	}))
-	// The end of this request shows that the puller was killed or cut off.
 	mux.HandleFunc("POST /v1/stay", turn(func(ctx context.Context, q turnRequest) (any, error) {
-		r, err := a.round(q.Round)
-		if err == nil {
-			err = r.stay(ctx, q.Puller, turnLimit)
-		}
-		return struct{}{}, err
+		return struct{}{}, s.stay(ctx, q.Round, q.Puller, turnLimit)
 	}))
 	mux.HandleFunc("POST /v1/leave", turn(func(ctx context.Context, q turnRequest) (any, error) {
-		return struct{}{}, a.Leave(ctx, q.Round, q.Puller)
+		return struct{}{}, s.Leave(ctx, q.Round, q.Puller)
 	}))
 	return guardHandler(mux, token, local), nil
 }
@@ -123,9 +136,9 @@ func answer(w http.ResponseWriter, v any, err error) {
 	}
 }
 
-func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
+func turn[Q any](do func(context.Context, Q) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if q := (turnRequest{}); decode(w, r, &q) {
+		if q := *new(Q); decode(w, r, &q) {
 			v, err := do(r.Context(), q)
 			answer(w, v, err)
 		}
@@ -141,12 +154,12 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Encoder) {
+func serveRead(s served, w http.ResponseWriter, r *http.Request, enc *zstd.Encoder) {
 	var q readRequest
 	if !decode(w, r, &q) {
 		return
 	}
-	if _, err := a.round(q.Round); err != nil { // before the reply begins
+	if err := s.readable(r.Context(), q.ReadRequest, turnLimit); err != nil {
 		answer(w, nil, err)
 		return
 	}
@@ -156,7 +169,7 @@ func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Enco
 	if q.Zstd {
 		fw.compress = enc
 	}
-	err := a.Read(r.Context(), q.ReadRequest, fw.block)
+	err := s.Read(r.Context(), q.ReadRequest, fw.block)
 	if err != nil {
 		text := err.Error()
 		_ = fw.frame(frameError, 0, len(text), []byte(text))

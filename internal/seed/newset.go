@@ -33,32 +33,22 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 	if err := os.WriteFile(state, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
 	}
-	err = withPrivateMongod(ctx, o, s,
-		[]string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
-		func(ctx context.Context, c *driver.Client) (err error) {
-			if err := checkIndependent(ctx, c); err != nil {
-				return err
-			}
-			if at, err = oplogEnd(ctx, c, -1); err != nil {
-				return fmt.Errorf("cannot read the end of the oplog: %w", err)
-			}
-			return nil
-		})
+	r, err := recoverOplog(ctx, o, s)
 	if err != nil {
-		return at, 0, fmt.Errorf("seed: cannot apply the oplog to the copy: %w", err)
+		return r.At, 0, err
 	}
 	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) (err error) {
 		if o.Member.defersExpiry() {
-			if deferred, err = deferExpiries(ctx, c, followJob(o.Member.NewSet)); err != nil {
+			if deferred, err = deferExpiries(ctx, c, FollowJob(o.Member.NewSet)); err != nil {
 				return err
 			}
 		}
 		return c.Database("local").Drop(ctx)
 	})
 	if err != nil {
-		return at, deferred, fmt.Errorf("seed: cannot remove the old set's oplog and configuration from the copy: %w", err)
+		return r.At, deferred, fmt.Errorf("seed: cannot remove the old set's oplog and configuration from the copy: %w", err)
 	}
-	return at, deferred, os.Remove(state)
+	return r.At, deferred, os.Remove(state)
 }
 
 const newSetMark = "millrace-new-set"
@@ -284,7 +274,8 @@ func sweepOne(dir string) {
 // monitorOff keeps a mongod from expiring documents.
 const monitorOff = "ttlMonitorEnabled=false"
 
-func followJob(set string) string {
+// FollowJob returns the name of the job that follows the old set and restores the expiries of a new one.
+func FollowJob(set string) string {
 	name := []byte("clone-" + set)
 	for i, c := range name {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", rune(c)) {
@@ -293,6 +284,9 @@ func followJob(set string) string {
 	}
 	return string(name[:min(len(name), 64)])
 }
+
+// heldCollection is where internal/schema records what is deferred.
+const heldCollection = "held"
 
 type expiries struct {
 	c   *driver.Client
@@ -390,8 +384,9 @@ func (h *expiries) deferOne(ctx context.Context, db *driver.Database, c expiring
 	if spec != nil {
 		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
 	}
-	_, err := h.c.Database(mongo.StateDB).Collection("held"). // as internal/schema records it
-									ReplaceOne(ctx, doc[:1], doc, options.Replace().SetUpsert(true))
+	// After an interruption the first record has the real expiry.
+	_, err := h.c.Database(mongo.StateDB).Collection(heldCollection).
+		UpdateOne(ctx, doc[:1], bson.D{{Key: "$setOnInsert", Value: doc[1:]}}, options.UpdateOne().SetUpsert(true))
 	if err != nil {
 		return fmt.Errorf("cannot record the deferred expiry: %w", err)
 	}

@@ -121,7 +121,7 @@ func program(command []string) []string {
 	return command[:i+1]
 }
 
-func ask(ctx context.Context, command []string) (string, error) {
+func outputOf(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	out, err := spawn.CommandContext(ctx, command[0], command[1:]...).Output()
@@ -148,7 +148,7 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 }
 
 func configOf(ctx context.Context, command []string) (c mongodConfig, err error) {
-	out, err := ask(ctx, append(slices.Clone(command), "--outputConfig"))
+	out, err := outputOf(ctx, append(slices.Clone(command), "--outputConfig"))
 	if err == nil {
 		err = yaml.Unmarshal([]byte(out), &c)
 	}
@@ -225,18 +225,23 @@ func sameDirectory(a, b string) bool {
 	return resolved(a) == resolved(b)
 }
 
-// checkVersion compares versions; it is false if the program does not tell its own.
-func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
-	const name = "version"
-	out, err := ask(ctx, append(slices.Clone(program), "--version"))
-	var started mongo.Version
+func versionOf(ctx context.Context, program []string) (v mongo.Version, err error) {
+	out, err := outputOf(ctx, append(slices.Clone(program), "--version"))
+	if err != nil {
+		return v, err
+	}
 	version := ""
 	if m := regexp.MustCompile(`(?m)^db version v(\d+\.\d+\S*)`).FindStringSubmatch(out); m != nil {
 		version = m[1]
 	}
-	if err == nil {
-		started, err = mongo.ParseVersion(version)
-	}
+	return mongo.ParseVersion(version)
+}
+
+// checkVersion compares versions; it is false if the program does not tell its own.
+func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
+	const name = "version"
+	started, err := versionOf(ctx, program)
+	version := started.String()
 	if err != nil {
 		p.warn(name, program[len(program)-1]+" does not tell its version",
 			"see that it can be started, and is of the source's version")
@@ -264,4 +269,15 @@ func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 			"start a mongod of the source's version")
 	}
 	return true
+}
+
+// checkSeries rejects a mongod of another series or an older patch level than the source's: nothing tells what either
+// makes of the source's files.
+func (p *Plan) checkSeries(ctx context.Context, o Options) {
+	own, err := versionOf(ctx, []string{o.Member.mongod()})
+	source, unknown := mongo.ParseVersion(p.Origin.Version)
+	if err == nil && unknown == nil && (own.Series() != source.Series() || own.Patch < source.Patch) {
+		p.fail("version", fmt.Sprintf("the new member's mongod is %s, the source's %s", own, p.Origin.Version),
+			"use the source's series, with its patch level or a newer one; upgrade the new set when it is finalized")
+	}
 }

@@ -208,7 +208,7 @@ func TestLagAndDelayAreSeen(t *testing.T) {
 // What millrace was told in secret is none of a mongod's business.
 func TestStartedProgramsGetNoSecrets(t *testing.T) {
 	t.Setenv("MILLRACE_SET_URI", "mongodb://u:password@h")
-	out, err := ask(t.Context(), []string{"env"})
+	out, err := outputOf(t.Context(), []string{"env"})
 	must(t, err)
 	if strings.Contains(out, "MILLRACE_SET_URI") || !strings.Contains(out, "PATH=") {
 		t.Errorf("MILLRACE_SET_URI: %v, PATH: %v; want false, true", strings.Contains(out, "MILLRACE_SET_URI"),

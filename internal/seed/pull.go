@@ -31,6 +31,8 @@ type PullOptions struct {
 	Limit   *pace.Limiter
 	Stats   *Stats
 	Log     *slog.Logger
+
+	relay *relay // hands the files on while they arrive; nil does not
 }
 
 // Report is what a copy did.
@@ -205,6 +207,8 @@ func (p *pull) round(ctx context.Context) (err error) {
 	if err := p.begin(m); err != nil {
 		return err
 	}
+	p.o.relay.begin(m)
+	defer func() { p.o.relay.end(err) }()
 	final, err := p.passes(ctx, m)
 	if err != nil {
 		return err
@@ -219,6 +223,9 @@ func (p *pull) round(ctx context.Context) (err error) {
 	}
 	err = p.complete(ctx, final)
 	p.report.FinishSeconds = time.Since(began).Seconds()
+	if err == nil {
+		p.o.relay.complete(final)
+	}
 	return err
 }
 
@@ -358,8 +365,12 @@ func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first
 	if err != nil {
 		return err
 	}
-	err = p.fetch(ctx, t, t.request(m, first, have), &p.report.CopiedBytes)
+	q := t.request(m, first, have)
+	err = p.fetch(ctx, t, q, &p.report.CopiedBytes)
 	t.startWriting(first, n)
+	if err == nil {
+		p.o.relay.arrived(q.Path, first/p.block.perRange())
+	}
 	return err
 }
 

@@ -158,7 +158,7 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 		}
 		res.Position, res.RecoverSeconds = at.String(), time.Since(began).Seconds()
 		if res.HeldExpiries = deferred; deferred > 0 {
-			res.Job = followJob(o.Member.NewSet)
+			res.Job = FollowJob(o.Member.NewSet)
 		}
 	}
 	if len(o.Member.Command) == 0 {

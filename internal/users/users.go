@@ -149,6 +149,13 @@ func (o Own) Begin(c Changes) {
 	}
 }
 
+// Adopt records what a copy of the source's files brought.
+func (o Own) Adopt(s Set) {
+	for id, e := range s {
+		o[id] = []string{e.sum}
+	}
+}
+
 // End records that the changes were made.
 func (o Own) End(c Changes) {
 	for _, e := range c.put {
