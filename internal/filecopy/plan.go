@@ -127,7 +127,10 @@ func (p *planner) agents(ctx context.Context) (err error) {
 		return ctx.Err()
 	}
 	p.bytes = p.from.Bytes
-	if o := p.from.Origin; !slices.Contains(p.source.Info.Hosts, o.Host) && o.SetName != p.source.Info.SetName {
+	// Sets often have the same name. Without the right to read the configuration only that is compared.
+	config, unread := mongo.ReadSetConfig[mongo.SetConfig](asking, p.source.Client)
+	member := slices.ContainsFunc(config.Members, func(m mongo.MemberConfig) bool { return m.Host == p.from.Origin.Host })
+	if o := p.from.Origin; o.SetName != p.source.Info.SetName || unread == nil && !member {
 		p.add(precheck.Fail, "source agent", "name the agent of a member of the source", "%s has the files of %s of set %q, "+
 			"not of the source's set %q", p.o.Source, o.Host, o.SetName, p.source.Info.SetName)
 	}

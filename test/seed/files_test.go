@@ -285,6 +285,9 @@ func TestMigrationByFilesRejected(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(h.dir, "storage.bson")); err == nil {
 		t.Error("a dry run wrote")
 	}
+	other := lab.ForTest(t, lab.Options{Topology: "rs:1"})
+	m.options = []string{"--source", other.URI()}
+	rejected("not of the source's set")
 	standalone := lab.ForTest(t, lab.Options{Topology: "standalone"})
 	m.options = []string{"--source", standalone.URI()}
 	rejected("only a replica set has an oplog")
