@@ -86,5 +86,6 @@ func (c *collection) small(ctx context.Context) error {
 
 // unsized reports that the collection may be small. The order of capped ones takes their sizes.
 func (c *collection) unsized() bool {
-	return !c.pair.History && !c.sides[source].Capped() && slices.ContainsFunc(c.sides[:], func(s side) bool { return s.unsized })
+	unknown := slices.ContainsFunc(c.sides[:], func(s side) bool { return s.unsized })
+	return unknown && !c.pair.History && !c.sides[source].Capped()
 }
