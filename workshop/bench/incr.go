@@ -201,9 +201,32 @@ func (w *incrWork) contenders() []contender {
 		w.ceiling("unfolded", KindReference, w.load.unfolded(w.write.connections),
 			"the same, each operation by itself, in order"),
 	)
+	if !w.link.far() {
+		all = append(all, w.streamed(folded))
+	}
 	all = append(all, w.syncs(w.site, w.empty, w.complete, drain...)...)
 	all = append(all, w.ruled(w.site, w.extra, w.empty, w.completeAs, drain...)...)
 	return append(all, w.peers(w.peer)...)
+}
+
+// streamed reads a bare change stream in place of the oplog, then applies a plan.
+func (w *incrWork) streamed(p plan) contender {
+	c := w.ceiling("bare change stream", KindReference, p, "read by one change stream of the driver; apply as the ceiling")
+	apply := w.applying(p)
+	c.run = func(ctx context.Context, m *meter) error {
+		err := m.part("read", func() error {
+			n, err := readStream(ctx, w.source, w.span)
+			if err == nil && n < int64(w.load.operations) {
+				err = fmt.Errorf("the change stream has %d events for %d operations", n, w.load.operations)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return apply(ctx, m)
+	}
+	return c
 }
 
 // draining are the arguments of a sync of the backlog.
@@ -241,6 +264,12 @@ func (w *incrWork) reading(s span, p plan) func(context.Context, *meter) error {
 				return err
 			}
 		}
+		return w.applying(p)(ctx, m)
+	}
+}
+
+func (w *incrWork) applying(p plan) func(context.Context, *meter) error {
+	return func(ctx context.Context, m *meter) error {
 		if err := m.part("apply", func() error { return w.load.apply(ctx, w.target, p, w.write) }); err != nil {
 			return err
 		}

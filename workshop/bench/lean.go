@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"golang.org/x/sync/errgroup"
 
@@ -413,6 +414,26 @@ func readOplog(ctx context.Context, from *side, s span, r oplogReading) (int64, 
 		return 0, fmt.Errorf("read the oplog: %w", err)
 	}
 	return entries.Load(), nil
+}
+
+// readStream reads a span by the driver's change stream, keeps nothing, and counts the events.
+func readStream(ctx context.Context, from *side, s span) (events int64, err error) {
+	after := s.from.TS
+	after.I++
+	stream, err := from.Client.Watch(ctx, bson.A{}, options.ChangeStream().SetStartAtOperationTime(&after).
+		SetBatchSize(5000).SetMaxAwaitTime(100*time.Millisecond))
+	if err != nil {
+		return 0, fmt.Errorf("open a change stream: %w", err)
+	}
+	defer func() { _ = stream.Close(context.WithoutCancel(ctx)) }()
+	for stream.Next(ctx) {
+		events++
+		t, i, _ := stream.Current.Lookup("clusterTime").TimestampOK()
+		if at := (bson.Timestamp{T: t, I: i}); !at.Before(s.to.TS) {
+			break
+		}
+	}
+	return events, mongo.Wrap(stream.Err(), "read a change stream")
 }
 
 // comparing is the experiment of two equal sides that are compared.

@@ -92,6 +92,8 @@ func dtsRates(why map[string]string) Group {
 				"incremental, three shards to three, the same; MongoShake here: balancer off"),
 			{Key: key(inShards, "millrace-off"), Place: []string{sharded, ours + ", the same with the balancer off"},
 				Why: routed},
+			{Key: key(inShards, "millrace-stream"),
+				Place: []string{sharded, ours + ", the same by a change stream of a router"}, Why: routed},
 			{Key: key(inShards, "mongoshake"),
 				Place: []string{sharded, "MongoShake by oplogs, published settings, balancer off"}, Why: routed},
 		},
@@ -140,6 +142,7 @@ const (
 	benchShakePublished = "mongoshake-published"
 	benchShakeDefaults  = "mongoshake-defaults"
 	variantSpared       = "source spared" // millrace held back to spare the source.
+	variantStream       = "change stream"
 )
 
 const (
@@ -217,9 +220,10 @@ func (d dtsRun) sharded(o Options, m *Measured) step {
 	all := map[string]func(bench.Round) float64{key(inShards, "millrace-1"): router(1),
 		key(inShards, "millrace-2"): router(2)}
 	return step{scenario: "incr-sharded", keys: append(slices.Sorted(maps.Keys(all)), key(inShards, "millrace"),
-		key(inShards, "millrace-off"), shake),
+		key(inShards, "millrace-off"), key(inShards, "millrace-stream"), shake),
 		change: func(b *bench.Options) {
 			b.Servers.SourceTopology, b.Servers.TargetTopology = "sharded:3x1", "sharded:3x1"
+			b.Variants = []bench.Variant{{Name: variantStream, Args: []string{"--capture=change-streams", "--via=routers"}}}
 			if given {
 				b.Peers = append(b.Peers, peer)
 			}
@@ -237,6 +241,11 @@ func (d dtsRun) sharded(o Options, m *Measured) step {
 			if off, err := contender(c, benchMillrace+bench.BalancerOff); err == nil {
 				m.set(key(inShards, "millrace-off"), rates(c, off))
 			}
+			stream, err := contender(c, benchMillrace+", "+variantStream+bench.BalancerOn)
+			if err != nil {
+				return err
+			}
+			m.set(key(inShards, "millrace-stream"), rates(c, stream))
 			if x, err := contender(c, peer.Name+bench.BalancerOff); err == nil {
 				m.set(shake, rates(c, x))
 			} else if given {

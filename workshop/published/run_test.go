@@ -149,7 +149,8 @@ func TestFirstTableFromReports(t *testing.T) {
 		}
 	}
 	shards := map[string]bench.Kind{"ceiling": bench.KindCeiling, benchShakePublished + bench.BalancerOff: bench.KindPeer,
-		benchMillrace + bench.BalancerOff: bench.KindMillrace, benchMillrace + bench.BalancerOn: bench.KindMillrace}
+		benchMillrace + bench.BalancerOff: bench.KindMillrace, benchMillrace + bench.BalancerOn: bench.KindMillrace,
+		benchMillrace + ", " + variantStream + bench.BalancerOn: bench.KindMillrace}
 	if err := (dtsRun{}).sharded(o, m).
 		take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
 		t.Fatal(err)
