@@ -24,13 +24,13 @@ import (
 // Stage is how far the agent of a target host is.
 type Stage string
 
-// The stages of a host, in order. It leaves those that name a state only when it is told.
+// The stages of a host, in order. It leaves those that name a state only when the job orders it.
 const (
 	StageIdle     Stage = "idle"     // it has no order
 	StageCopying  Stage = "copying"  // pulls the files
-	StageCopied   Stage = "copied"   // the state until it is told to form the member
+	StageCopied   Stage = "copied"   // the state until the order to form the member
 	StageForming  Stage = "forming"  // makes the copy a member of the new set
-	StageFormed   Stage = "formed"   // the state until it is told to start
+	StageFormed   Stage = "formed"   // the state until the order to start
 	StageRunning  Stage = "running"  // keeps the mongod running
 	StageFinished Stage = "finished" // leaves the mongod to its operator
 )
@@ -87,7 +87,7 @@ type HostOptions struct {
 	Log  *slog.Logger
 }
 
-// Host is the agent of a target host. It stores what it was told before it acts, and goes on by itself after a
+// Host is the agent of a target host. It stores its order before it acts, and goes on by itself after a
 // kill. It is safe for concurrent use.
 type Host struct {
 	o     HostOptions
@@ -274,7 +274,7 @@ func (h *Host) signal() {
 	h.changed = make(chan struct{})
 }
 
-// Run does what it is told until ctx ends or the host has finished. It retries all failures.
+// Run follows orders until ctx ends or the host has finished. It retries all failures.
 func (h *Host) Run(ctx context.Context) error {
 	for {
 		h.mu.Lock()
@@ -292,7 +292,7 @@ func (h *Host) Run(ctx context.Context) error {
 			continue
 		}
 		// A pause or another order ends the step.
-		step, cancel := endingWith(ctx, changed, errTold)
+		step, cancel := endingWith(ctx, changed, errOrdered)
 		err := retry.Again(step, 500*time.Millisecond, 10*time.Second, func(failure error, pause time.Duration) bool {
 			if step.Err() != nil {
 				return false
@@ -312,7 +312,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 }
 
-var errTold = errors.New("seed: the agent was told otherwise")
+var errOrdered = errors.New("seed: the agent has another order")
 
 func (h *Host) fail(err error) {
 	h.mu.Lock()
