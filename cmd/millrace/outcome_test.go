@@ -42,6 +42,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"seed local":         "--from-dbpath=" + missing + " --to-dbpath=" + missing,
 		"seed serve":         "--dbpath=" + missing,
 		"seed pull":          "--from=http://127.0.0.1:1 --token-file=" + missing + " --dbpath=" + missing,
+		"seed agent":         "--dbpath=" + missing + " --member=127.0.0.1:1 --token-file=" + missing,
 		"topology show":      "--timeout=100ms --uri=" + nobody,
 		"topology plan":      "--timeout=100ms --uri=" + nobody,
 		"topology apply":     "--timeout=100ms --uri=" + nobody,

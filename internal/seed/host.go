@@ -119,7 +119,7 @@ func NewHost(ctx context.Context, o HostOptions) (*Host, error) {
 		changed: make(chan struct{}), kept: hostFile{Stage: StageIdle}}
 	c, err := configOf(ctx, o.Command)
 	if err != nil { // its text may hold secrets
-		return nil, mongo.WithHint(errors.New("seed: the command after -- does not tell its options (--outputConfig)"),
+		return nil, mongo.WithHint(errors.New("seed: the command after -- does not print its options (--outputConfig)"),
 			"give a mongod with its options, as it runs in a shell")
 	}
 	h.set, _, _ = strings.Cut(c.Replication.ReplSet+c.Replication.ReplSetName, "/")

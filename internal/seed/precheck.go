@@ -140,7 +140,7 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	}
 	c, err := configOf(ctx, o.Member.Command)
 	if err != nil { // its text may hold secrets
-		p.warn("start command", "the mongod does not tell its options, so that they are not compared",
+		p.warn("start command", "the mongod does not print its options, so that they are not compared",
 			"check that it starts with them, and that they are the source's")
 		return
 	}

@@ -106,7 +106,7 @@ func TestStartCommandIsCompared(t *testing.T) {
 		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: precheck.Warn,
 			says: "no mongod is to be seen"},
 		{name: "unknown option", command: []string{real, "--nonsense"}, level: precheck.Warn,
-			says: "does not tell its options"},
+			says: "does not print its options"},
 		{name: "encrypted",
 			command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: "+
 				"{replSet: rs}")}, level: precheck.Fail, says: "encrypts"},

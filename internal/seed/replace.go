@@ -122,7 +122,7 @@ func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id b
 	}
 	c, err := configOf(ctx, o.Command)
 	if err != nil {
-		return refuse("the mongod of the command after -- does not tell its options")
+		return refuse("the mongod of the command after -- does not print its options")
 	}
 	if _, port, _ := net.SplitHostPort(o.Replace); port != c.port() || !sameDirectory(c.Storage.DBPath, dir) {
 		return refuse(fmt.Sprintf("the command after -- starts a mongod on port %s in %q", c.port(), c.Storage.DBPath))

@@ -210,7 +210,7 @@ func TestMigrationByFiles(t *testing.T) {
 // TestMigrationByFilesKilled kills every process of a migration at random moments: the job, the agents, the mongods on
 // the target, private ones too. The same commands complete it.
 func TestMigrationByFilesKilled(t *testing.T) {
-	lab.Share(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	r := rand.New(rand.NewPCG(testseed.Of(t), 43))
 	m := newMigration(t, "6.0", "rs:3", 2)
