@@ -139,7 +139,10 @@ func errNoBlocks(q ReadRequest) error {
 func (r *relay) Read(ctx context.Context, q ReadRequest, fn func(Block) error) error {
 	r.mu.Lock()
 	err := r.in(q.Round)
-	known := err == nil && r.names(q.Path)
+	known, size := false, int64(0)
+	if err == nil { // the round may end at any time later
+		known, size = r.names(q.Path), int64(r.round.BlockSize)
+	}
 	r.mu.Unlock()
 	switch {
 	case err != nil:
@@ -147,9 +150,6 @@ func (r *relay) Read(ctx context.Context, q ReadRequest, fn func(Block) error) e
 	case !known || q.First < 0 || len(q.Have) == 0:
 		return errNoBlocks(q)
 	}
-	r.mu.Lock()
-	size := int64(r.round.BlockSize)
-	r.mu.Unlock()
 	file, err := r.open(q.Path)
 	if err != nil {
 		return err
