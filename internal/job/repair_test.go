@@ -118,7 +118,9 @@ func (c *conflicted) writers(ids ...any) (stop func()) {
 			}
 		})
 	}
-	return func() { cancel(); wg.Wait() }
+	stop = func() { cancel(); wg.Wait() }
+	c.t.Cleanup(stop) // also after a failure, which a panic of a writer would hide
+	return stop
 }
 
 // forward watches documents of the target until stop is called: their versions never go
