@@ -26,10 +26,11 @@ func (c *checker) copied(s *Sync) {
 	f := &s.files
 	if s.copyBy != copyFiles {
 		const how = "leave it out, or give --copy files"
-		c.bad(f.SourceAgent != "", flagSourceAgent, "goes with --copy files only", how)
-		c.bad(len(f.TargetAgents) > 0, flagTargetAgents, "goes with --copy files only", how)
-		c.bad(f.TokenFile != "", flagTokenFile, "goes with --copy files only", how)
-		c.bad(f.CAFile != "", flagCA, "goes with --copy files only", how)
+		given := func(setting string, is bool) { c.bad(is, setting, "goes with --copy files only", how) }
+		given(flagSourceAgent, f.SourceAgent != "")
+		given(flagTargetAgents, len(f.TargetAgents) > 0)
+		given(flagTokenFile, f.TokenFile != "")
+		given(flagCA, f.CAFile != "")
 		return
 	}
 	s.Files = f
@@ -46,7 +47,7 @@ func (c *checker) copied(s *Sync) {
 	if o, err := mongo.ParseURI(s.Target); err == nil {
 		c.bad(o.ReplicaSet == nil, flagTarget, "names no replica set", "add replicaSet= with the name of the new set")
 	}
-	const whole = "leave it out, or use --copy documents"
+	const instead = "leave it out, or use --copy documents"
 	r := s.Rules
 	for _, one := range []struct {
 		setting string
@@ -57,7 +58,7 @@ func (c *checker) copied(s *Sync) {
 		{flagSourceShard, len(s.sourceShards) > 0}, {flagTargetShard, len(s.targetShards) > 0}, {"restart", s.Restart},
 		{"start-at", s.StartAt != ""}, {"allow-shard", s.AllowShard},
 	} {
-		c.bad(one.given, one.setting, "cannot go with --copy files, which copies a replica set as it is", whole)
+		c.bad(one.given, one.setting, "cannot go with --copy files, which copies a replica set as it is", instead)
 	}
 	c.bad(s.Mode != job.ModeAll, "mode", "cannot go with --copy files, which copies and follows", "use --mode all")
 	c.bad(s.OnExisting != job.ExistingFail, "on-existing", "cannot go with --copy files, which makes the target",

@@ -349,7 +349,7 @@ func (c *checker) start(s *Sync) {
 }
 
 func (c *checker) until(s *Sync) {
-	if s.Until == "never" || s.Until == "caught-up" {
+	if s.Until == "never" || s.Until == job.UntilCaughtUp {
 		return
 	}
 	if _, err := time.Parse(time.RFC3339, s.Until); err != nil {
@@ -364,7 +364,7 @@ func (c *checker) structure(s *Sync) {
 		return
 	}
 	given := func(setting string) bool { return c.origins[setting].Kind != FromDefault }
-	c.bad(given("until") && s.Until != "caught-up", "until",
+	c.bad(given("until") && s.Until != job.UntilCaughtUp, "until",
 		fmt.Sprintf("%q cannot go with --mode structure, which ends by itself", s.Until),
 		"leave it out, or choose --mode all to follow changes")
 	c.bad(len(s.Rules.Filter) > 0, "filter", "chooses documents, and --mode structure copies none",

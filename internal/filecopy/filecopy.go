@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/state"
@@ -68,13 +66,7 @@ type target struct {
 
 // Open connects the source. It writes nothing.
 func Open(ctx context.Context, spec job.Spec, o Options) (_ *Job, err error) {
-	spec.Log, spec.Now = cmp.Or(spec.Log, slog.New(slog.DiscardHandler)), nowOr(spec.Now)
-	if spec.Connect == nil {
-		spec.Connect = mongo.Connect
-	}
-	if spec.Usage == nil {
-		spec.Usage = procstat.Read
-	}
+	spec.SetDefaults()
 	j := &Job{spec: spec, o: o, log: spec.Log, opened: make(chan struct{}), done: make(chan struct{})}
 	if j.rules, err = transform.New(spec.Rules); err != nil {
 		return nil, err
@@ -110,13 +102,6 @@ func Open(ctx context.Context, spec job.Spec, o Options) (_ *Job, err error) {
 		Target: mongo.Redact(spec.Target), Now: spec.Now, Usage: spec.Usage, OnEvent: spec.OnEvent,
 		ReadFrom: func(p stream.Position) (mongo.OpTime, error) { return p.At, nil }})
 	return j, nil
-}
-
-func nowOr(now func() time.Time) func() time.Time {
-	if now == nil {
-		return time.Now
-	}
-	return now
 }
 
 // Close disconnects. Run must have returned.
@@ -219,7 +204,7 @@ func (j *Job) Status() job.Status {
 		defer j.mu.Unlock()
 		own.Job, own.Paused, own.Limits = j.spec.Job, j.paused, j.spec.Limits
 		own.Load = progress.Load{Loads: j.spec.Loads}
-		own.FinalizeWanted = j.spec.Until == untilCaughtUp
+		own.FinalizeWanted = j.spec.Until == job.UntilCaughtUp
 		own.CannotFinalize = "the files are being copied"
 		return own
 	}
@@ -231,8 +216,6 @@ func (j *Job) Status() job.Status {
 	}
 	return st
 }
-
-const untilCaughtUp = "caught-up"
 
 // Pause stops the copy of all agents, or the job.
 func (j *Job) Pause(ctx context.Context) error { return j.ask(ctx, true, (*job.Job).Pause) }
@@ -309,7 +292,7 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.spec.Until != untilCaughtUp {
+	if j.spec.Until != job.UntilCaughtUp {
 		return follow.Refuse(job.CodeNotWanted, "see millrace status", "nobody has asked the job to finalize")
 	}
 	j.spec.Until = "never"

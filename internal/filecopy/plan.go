@@ -71,14 +71,14 @@ func (p *planner) add(level precheck.Level, name, hint, format string, args ...a
 }
 
 func (p *planner) deployment(ctx context.Context) error {
-	const whole = "use --copy documents"
+	const how = "use --copy documents"
 	switch info := p.source.Info; {
 	case info.Kind == mongo.KindSharded || info.Role != "":
-		p.add(precheck.Fail, "deployment", whole, "the source is a sharded cluster or a part of one: files of its shards "+
+		p.add(precheck.Fail, "deployment", how, "the source is a sharded cluster or a part of one: files of its shards "+
 			"stand at different positions")
 		return nil
 	case info.Kind != mongo.KindReplicaSet:
-		p.add(precheck.Fail, "deployment", whole, "the source is a %s: only a replica set has an oplog to follow", info.Kind)
+		p.add(precheck.Fail, "deployment", how, "the source is a %s: only a replica set has an oplog to follow", info.Kind)
 		return nil
 	}
 	p.add(precheck.OK, "deployment", "", "a replica set, which can be followed from the position of its files")

@@ -279,14 +279,7 @@ func (j *Job) direct(ctx context.Context, t *target, do func(context.Context, *d
 	if err != nil {
 		return err
 	}
-	o.SetHosts([]string{t.state.Own.Host}).SetDirect(true).SetServerSelectionTimeout(2 * time.Second)
-	o.ReplicaSet = nil
-	c, err := driver.Connect(o)
-	if err != nil {
-		return errors.New("the target's connection string cannot be used")
-	}
-	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
-	return do(ctx, c.Database("admin"))
+	return mongo.AskAt(ctx, *o, t.state.Own.Host, func(c *driver.Client) error { return do(ctx, c.Database("admin")) })
 }
 
 // finish lets the set expire documents and the agents end. The job is finalized: a failure is only a warning.

@@ -255,7 +255,7 @@ func (w *assigner) grant(ctx context.Context, m *assign.Member[*copy.Assignment]
 // Of spec.Offer the version counts. An error says why Assist ended early; the owner gets it, too,
 // if it can be reached.
 func Assist(ctx context.Context, spec Spec, worker string, ask assign.Ask) error {
-	spec.setDefaults()
+	spec.SetDefaults()
 	j := assign.Joining{Worker: worker, Version: spec.Offer.Version, Ask: ask, Rules: spec.Rules, Log: spec.Log}
 	return assign.Assist(ctx, j, func(ctx context.Context, of *assisted) error {
 		a := &assistant{assisted: of, spec: spec, counters: transform.NewCounters(of.Made), term: -1}

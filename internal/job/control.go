@@ -31,8 +31,8 @@ type control struct {
 
 func newControl(spec Spec) (*control, error) {
 	var at time.Time
-	wanted := spec.Until == "caught-up" || spec.Mode.EndsByItself()
-	if spec.Until != "" && spec.Until != "never" && spec.Until != "caught-up" {
+	wanted := spec.Until == UntilCaughtUp || spec.Mode.EndsByItself()
+	if spec.Until != "" && spec.Until != "never" && spec.Until != UntilCaughtUp {
 		var err error
 		if at, err = time.Parse(time.RFC3339, spec.Until); err != nil {
 			return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", spec.Until)

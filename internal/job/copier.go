@@ -341,10 +341,10 @@ func (c *copier) makeIndexed(ctx context.Context, m state.Mapped) error {
 	return err
 }
 
-// makeAll creates collections by make, several at once, then views. It may be repeated after a crash:
+// makeAll creates collections by one, several at once, then views. It may be repeated after a crash:
 // there are no documents yet.
 func (c *copier) makeAll(ctx context.Context, colls []state.Mapped,
-	make func(context.Context, state.Mapped) error) error {
+	one func(context.Context, state.Mapped) error) error {
 	if c.spec.OnExisting == ExistingDrop {
 		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
 			return err
@@ -363,13 +363,13 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped,
 			views = append(views, m)
 			continue
 		}
-		g.Go(func() error { return make(gctx, m) })
+		g.Go(func() error { return one(gctx, m) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, m := range views { // in dependency order
-		if err := make(ctx, m); err != nil {
+		if err := one(ctx, m); err != nil {
 			return err
 		}
 	}

@@ -112,7 +112,7 @@ const sourcePauses = 3
 
 // Open parses the spec, connects both sides and reads their identity. It writes nothing.
 func Open(ctx context.Context, spec Spec) (*Job, error) {
-	spec.setDefaults()
+	spec.SetDefaults()
 	spec.Capture, spec.Via = cmp.Or(spec.Capture, CaptureAuto), cmp.Or(spec.Via, ViaAuto)
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop

@@ -122,7 +122,11 @@ type Deps struct {
 	Offer *assign.Offer
 }
 
-func (d *Deps) setDefaults() {
+// UntilCaughtUp is the value of Spec.Until with which a job finalizes as soon as it has caught up.
+const UntilCaughtUp = "caught-up"
+
+// SetDefaults fills in what is not given.
+func (d *Deps) SetDefaults() {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}

@@ -195,7 +195,7 @@ func (c *Cluster) sameRouter(ctx context.Context, opts options.ClientOptions, ho
 	var about struct {
 		ID bson.ObjectID `bson:"clusterId"`
 	}
-	err := askAt(ctx, opts, host, func(client *driver.Client) error {
+	err := AskAt(ctx, opts, host, func(client *driver.Client) error {
 		return client.Database("config").Collection("version").FindOne(ctx, bson.D{}).Decode(&about)
 	})
 	return err != nil || about.ID.IsZero() || c.Info.SetID.IsZero() || about.ID == c.Info.SetID
@@ -204,7 +204,7 @@ func (c *Cluster) sameRouter(ctx context.Context, opts options.ClientOptions, ho
 // helloAt asks one host without login.
 func helloAt(ctx context.Context, opts options.ClientOptions, host string) (h hello, err error) {
 	opts.Auth = nil
-	err = askAt(ctx, opts, host, func(client *driver.Client) error {
+	err = AskAt(ctx, opts, host, func(client *driver.Client) error {
 		raw, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
 		if err == nil {
 			h, err = parseHello(raw)
@@ -214,7 +214,8 @@ func helloAt(ctx context.Context, opts options.ClientOptions, host string) (h he
 	return h, err
 }
 
-func askAt(ctx context.Context, opts options.ClientOptions, host string, ask func(*driver.Client) error) error {
+// AskAt runs ask with a client of one host alone, and bounds connecting to it. The options are else those given.
+func AskAt(ctx context.Context, opts options.ClientOptions, host string, ask func(*driver.Client) error) error {
 	opts.ReplicaSet, opts.SRVMaxHosts, opts.ServerMonitor = nil, nil, nil
 	opts.SetHosts([]string{host}).SetDirect(true).SetServerSelectionTimeout(hostTime).SetConnectTimeout(hostTime)
 	client, err := driver.Connect(&opts)

@@ -334,7 +334,7 @@ func (e *Engine) assist(ctx context.Context, a *assisted, p *partOf) error {
 		}
 	}
 	pair := Pair{Route: a.Made.Route(p.SourceNS)}
-	ns := [...]string{pair.Source, pair.Target}[p.Side]
+	ns := pair.name(p.Side)
 	var t *table
 	err := again(ctx, e.o.Log, "read a part of "+ns, func() error {
 		s, err := e.describe(ctx, p.Side, ns)

@@ -59,7 +59,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	err := again(ctx, c.e.o.Log, "describe "+c.pair.Source, func() (err error) {
 		for i := range c.sides {
 			if err == nil && !c.sides[i].exists {
-				c.sides[i], err = c.e.side(ctx, i, c.name(i))
+				c.sides[i], err = c.e.side(ctx, i, c.pair.name(i))
 			}
 		}
 		return err
@@ -347,7 +347,7 @@ func (c *collection) hidden(ctx context.Context, ids []bson.RawValue) error {
 }
 
 func (c *collection) ids(ctx context.Context, i int, filter bson.D) (*driver.Cursor, error) {
-	db, name := mongo.SplitNS([...]string{c.pair.Source, c.pair.Target}[i])
+	db, name := mongo.SplitNS(c.pair.name(i))
 	byID := bson.D{{Key: "_id", Value: 1}} // also where servers refuse queries without an index (notablescan)
 	of := options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
 	return c.e.clusters[i].Client.Database(db, of).Collection(name).Find(ctx, filter,

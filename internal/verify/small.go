@@ -38,7 +38,7 @@ func (e *Engine) describeAll(ctx context.Context, cols []*collection) error {
 		}
 		byDB := map[string][]*collection{}
 		for _, c := range cols {
-			db, _ := mongo.SplitNS(c.name(i))
+			db, _ := mongo.SplitNS(c.pair.name(i))
 			byDB[db] = append(byDB[db], c)
 		}
 		for db, cols := range byDB {
@@ -54,7 +54,7 @@ func (e *Engine) describeIn(ctx context.Context, i int, db string, cols []*colle
 	var names bson.A
 	byName := map[string]*collection{}
 	for _, c := range cols {
-		_, name := mongo.SplitNS(c.name(i))
+		_, name := mongo.SplitNS(c.pair.name(i))
 		names = append(names, name)
 		byName[name] = c
 	}
@@ -72,8 +72,6 @@ func (e *Engine) describeIn(ctx context.Context, i int, db string, cols []*colle
 		return err
 	})
 }
-
-func (c *collection) name(i int) string { return [...]string{c.pair.Source, c.pair.Target}[i] }
 
 // small compares collections that one reply holds, and returns errLarge for others.
 func (c *collection) small(ctx context.Context) error {

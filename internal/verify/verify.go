@@ -75,6 +75,9 @@ type Pair struct {
 	Expired func(doc []byte) bool
 }
 
+// name is that of the collection on a side.
+func (p *Pair) name(i int) string { return [...]string{p.Source, p.Target}[i] }
+
 // Options configure a run. The zero value compares offline with sensible limits.
 type Options struct {
 	// StructureOnly compares collections, options, indexes and views, and no documents.
