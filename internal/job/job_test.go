@@ -481,26 +481,47 @@ func testThrottle(t *testing.T, s servers) {
 	}
 }
 
+// testIncremental continues a target by each capture, from a position and from a second.
 func testIncremental(t *testing.T, s servers) {
-	insert(t, s.srcDB, "inc", 5)
-	first := open(t, s.spec("inc"))
+	for _, capture := range []state.Capture{job.CaptureOplog, job.CaptureStreams} {
+		for _, exactly := range []bool{true, false} {
+			continueAt(t, s, fmt.Sprintf("inc_%s_%t", capture, exactly), capture, exactly)
+		}
+	}
+}
+
+func continueAt(t *testing.T, s servers, db string, capture state.Capture, exactly bool) {
+	insert(t, s.srcDB, db, 5)
+	first := open(t, s.spec(db))
 	if err := first.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var doc struct{ Applied struct{ TS bson.Timestamp } }
+	var doc struct{ Applied mongo.OpTime }
 	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
 		bson.D{{Key: "_id", Value: first.ID()}}).Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, s.srcDB, "inc", 7)
-	spec := s.spec("inc")
-	spec.Job, spec.Mode, spec.StartAt = "inc2", job.ModeIncremental, time.Unix(int64(doc.Applied.TS.T),
-		0).UTC().Format(time.RFC3339)
-	if err := open(t, spec).Run(t.Context()); err != nil {
+	c := s.srcDB.Database(db).Collection("c")
+	insert(t, s.srcDB, db, 7)
+	_, err := c.UpdateMany(t.Context(), bson.D{{Key: "i", Value: 2}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "i", Value: 40}}}})
+	if err == nil {
+		_, err = c.DeleteMany(t.Context(), bson.D{{Key: "i", Value: 3}})
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, s.targetC, "inc"); n != 12 {
-		t.Errorf("%d documents, want 12", n)
+	insert(t, s.srcDB, db+"_other", 1) // of another job
+	spec := s.spec(db)
+	spec.Job, spec.Mode, spec.Capture, spec.StartAt = db+" later", job.ModeIncremental, capture, doc.Applied.String()
+	if !exactly {
+		spec.StartAt = time.Unix(int64(doc.Applied.TS.T), 0).UTC().Format(time.RFC3339)
+	}
+	if err := open(t, spec).Run(t.Context()); err != nil {
+		t.Fatalf("%s from %s: %v", capture, spec.StartAt, err)
+	}
+	same(t, s, db)
+	if n := count(t, s.targetC, db); n != 10 {
+		t.Errorf("%s from %s: %d documents, want 10", capture, spec.StartAt, n)
 	}
 }
 

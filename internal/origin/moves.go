@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -80,7 +81,8 @@ func (m *moves) change(ctx context.Context, ev *stream.Event) error {
 	switch ch.Kind {
 	case stream.ChangeCreate:
 		m.names[id] = ch.NS
-	case stream.ChangeRename:
+	case stream.ChangeRename: // drops who had the name, as shards without the renamed one report later
+		maps.DeleteFunc(m.names, func(other [16]byte, has string) bool { return has == ch.To && other != id })
 		m.names[id] = ch.To
 	}
 	m.mu.Unlock()

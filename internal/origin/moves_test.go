@@ -142,6 +142,31 @@ func TestChangesOnce(t *testing.T) {
 	}
 }
 
+// TestReplacedIsNotMoved: a rename replaces a collection. A shard that has nothing of the renamed one drops the replaced
+// one later. That is no move to the renamed one, whose changes before the drop pass.
+func TestReplacedIsNotMoved(t *testing.T) {
+	m := newMoves(&Streamed{}, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)})
+	var events []stream.Event
+	for i, ch := range []stream.Change{
+		{Kind: stream.ChangeCreate, NS: "d.b", UUID: uuid(2)},
+		{Kind: stream.ChangeRename, NS: "d.b", To: "d.a", UUID: uuid(2), Replaced: uuid(1)},
+		{Kind: stream.ChangeDrop, NS: "d.a", UUID: uuid(1)}, // nobody is asked where it has moved
+	} {
+		events = append(events, stream.Event{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch, At: at(2, uint32(i))})
+	}
+	var got []string
+	err := m.wrap(func(_ context.Context, b *stream.Batch) error {
+		got = changes(b.Events)
+		return nil
+	})(t.Context(), &stream.Batch{Events: events, End: at(2, 9)})
+	if want := []string{"create d.b", "renameCollection d.b"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("passed %q, want %q, %v", got, want, err)
+	}
+	if now, err := m.successor(t.Context(), uuid(1)); err != nil || len(now.Data) > 0 {
+		t.Errorf("the replaced one continues as %x, %v", now.Data, err)
+	}
+}
+
 // TestStands: a second listing agrees with the first but for what the stream reports. Support of the oldest servers
 // reports drops, and neither creations nor indexes.
 func TestStands(t *testing.T) {
