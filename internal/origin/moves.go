@@ -26,16 +26,23 @@ type moves struct {
 	filter *shards.ChangeFilter
 
 	mu    sync.Mutex
-	at    mongo.OpTime          // the stream has passed it
-	names map[[16]byte]string   // of collections that the stream has seen
-	next  map[[16]byte][16]byte // of collections that have moved
+	at    mongo.OpTime            // the stream has passed it
+	colls map[[16]byte]collection // that the stream has seen
+	next  map[[16]byte][16]byte   // of collections that have moved
+}
+
+type collection struct {
+	ns   string
+	made bool // in this run, so that the filter knows its copies
 }
 
 func newMoves(of *Streamed, names []schema.Name, pos stream.Position) *moves {
-	m := &moves{of: of, filter: shards.NewChangeFilter(known(names)), at: pos.At, names: map[[16]byte]string{},
-		next: map[[16]byte][16]byte{}}
+	m := &moves{of: of, filter: shards.NewChangeFilter(known(names)), at: pos.At,
+		colls: map[[16]byte]collection{}, next: map[[16]byte][16]byte{}}
 	for _, one := range names {
-		m.know(one.UUID, one.NS)
+		if id, ok := ownership.ParseUUID(one.UUID); ok {
+			m.colls[id] = collection{ns: one.NS}
+		}
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
@@ -43,23 +50,27 @@ func newMoves(of *Streamed, names []schema.Name, pos stream.Position) *moves {
 	return m
 }
 
-func (m *moves) know(uuid bson.Binary, ns string) {
-	if id, ok := ownership.ParseUUID(uuid); ok {
-		m.names[id] = ns
-	}
-}
-
 func (m *moves) wrap(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
-	filtered := m.filter.Wrap(emit)
 	return func(ctx context.Context, b *stream.Batch) error {
+		kept := b.Events[:0]
 		for i := range b.Events {
-			if ev := &b.Events[i]; ev.Kind == stream.SchemaChange {
-				if err := m.change(ctx, ev); err != nil {
+			ev := b.Events[i]
+			if ev.Kind == stream.SchemaChange {
+				if err := m.change(ctx, &ev); err != nil {
 					return err
 				}
+				switch passes, err := m.filter.Passes(ctx, &ev); {
+				case err != nil:
+					return err
+				case !passes:
+					continue
+				}
 			}
+			kept = append(kept, ev)
 		}
-		if err := filtered(ctx, b); err != nil {
+		clear(b.Events[len(kept):])
+		b.Events = kept
+		if err := emit(ctx, b); err != nil {
 			return err
 		}
 		m.mu.Lock()
@@ -77,13 +88,13 @@ func (m *moves) change(ctx context.Context, ev *stream.Event) error {
 		return nil
 	}
 	m.mu.Lock()
-	ns, isKnown := m.names[id]
+	was, isKnown := m.colls[id]
 	switch ch.Kind {
 	case stream.ChangeCreate:
-		m.names[id] = ch.NS
+		m.colls[id] = collection{ch.NS, was.made || !isKnown}
 	case stream.ChangeRename: // drops who had the name, as shards without the renamed one report later
-		maps.DeleteFunc(m.names, func(other [16]byte, has string) bool { return has == ch.To && other != id })
-		m.names[id] = ch.To
+		maps.DeleteFunc(m.colls, func(other [16]byte, has collection) bool { return has.ns == ch.To && other != id })
+		m.colls[id] = collection{ch.To, was.made}
 	}
 	m.mu.Unlock()
 	if ch.Kind != stream.ChangeDrop || !isKnown {
@@ -93,20 +104,20 @@ func (m *moves) change(ctx context.Context, ev *stream.Event) error {
 	copies := m.filter.Copies()
 	if i := slices.IndexFunc(copies, func(c shards.Copy) bool { return c.Of == id }); i >= 0 {
 		next = &copies[i].ID
-	} else {
+	} else if !was.made {
 		var err error
-		if next, _, err = m.movedTo(ctx, ns, id, mongo.OpTime{TS: ev.At.TS, Term: -1}); err != nil {
+		if next, _, err = m.movedTo(ctx, was.ns, id, mongo.OpTime{TS: ev.At.TS, Term: -1}); err != nil {
 			return err
 		}
 		if next != nil {
-			m.filter.SetCopies([]shards.Copy{{NS: ns, ID: *next, Of: id}})
+			m.filter.SetCopies([]shards.Copy{{NS: was.ns, ID: *next, Of: id}})
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.names, id) // other shards report the drop, too
+	delete(m.colls, id) // other shards report the drop, too
 	if next != nil {
-		m.names[*next], m.next[id] = ns, *next
+		m.colls[*next], m.next[id] = collection{was.ns, m.colls[*next].made}, *next
 	}
 	return nil
 }
@@ -115,7 +126,7 @@ func (m *moves) change(ctx context.Context, ev *stream.Event) error {
 func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binary, err error) {
 	id, ok := ownership.ParseUUID(uuid)
 	m.mu.Lock()
-	ns, isKnown := m.names[id]
+	was, isKnown := m.colls[id]
 	next, moved := m.next[id]
 	at := m.at
 	m.mu.Unlock()
@@ -125,28 +136,34 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 	if moved {
 		return binaryOf(next), nil
 	}
-	_, latest, err := m.movedTo(ctx, ns, id, at)
-	if err == nil && latest != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		now = binaryOf(*latest)
-		m.next[id], m.names[*latest] = *latest, ns
+	_, latest, err := m.movedTo(ctx, was.ns, id, at)
+	if err != nil {
+		return now, err
 	}
-	return now, err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if latest == nil {
+		delete(m.colls, id) // nobody need look again
+		return now, nil
+	}
+	if *latest != id {
+		m.next[id], m.colls[*latest] = *latest, collection{was.ns, m.colls[*latest].made}
+	}
+	return binaryOf(*latest), nil
 }
 
 func binaryOf(id [16]byte) bson.Binary { return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]} }
 
 // movedTo returns the UUIDs of the first and of the latest collection that continue the one with id, nil if it was
-// dropped. after is a position before the drop of the one with id, or that of the drop. The collection may have moved
-// several times since.
+// dropped. The latest one is itself while it is listed. after is a position before the drop of the one with id, or that
+// of the drop. The collection may have moved several times since.
 func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo.OpTime) (next, latest *[16]byte,
 	err error) {
 	db, coll := mongo.SplitNS(ns)
 	_, now, err := m.of.listed(ctx, db, bson.D{{Key: "name", Value: coll}, {Key: "type", Value: "collection"}})
 	listed, ok := ownership.ParseUUID(now)
 	if err != nil || ok && listed == id {
-		return nil, nil, mongo.Wrap(err, "find out whether %s has moved", ns)
+		return nil, &id, mongo.Wrap(err, "find out whether %s has moved", ns)
 	}
 	after = after.Previous() // with the drop itself
 	changes, err := m.changesOf(ctx, ns, after)

@@ -132,8 +132,8 @@ func TestChangesOnce(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("passed %q, want %q", got, want)
 	}
-	if m.at != last || m.names[[16]byte{15: 2}] != "d.z" || m.names[[16]byte{15: 1}] != "d.a" {
-		t.Errorf("at %s, names %v", m.at, m.names)
+	if m.at != last || m.colls[[16]byte{15: 2}].ns != "d.z" || m.colls[[16]byte{15: 1}].ns != "d.a" {
+		t.Errorf("at %s, collections %v", m.at, m.colls)
 	}
 	stop := errors.New("stop")
 	err := m.wrap(func(context.Context, *stream.Batch) error { return stop })(t.Context(), &stream.Batch{End: at(3, 1)})
@@ -142,28 +142,41 @@ func TestChangesOnce(t *testing.T) {
 	}
 }
 
-// TestReplacedIsNotMoved: a rename replaces a collection. A shard that has nothing of the renamed one drops the replaced
-// one later. That is no move to the renamed one, whose changes before the drop pass.
-func TestReplacedIsNotMoved(t *testing.T) {
-	m := newMoves(&Streamed{}, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)})
-	var events []stream.Event
-	for i, ch := range []stream.Change{
-		{Kind: stream.ChangeCreate, NS: "d.b", UUID: uuid(2)},
-		{Kind: stream.ChangeRename, NS: "d.b", To: "d.a", UUID: uuid(2), Replaced: uuid(1)},
-		{Kind: stream.ChangeDrop, NS: "d.a", UUID: uuid(1)}, // nobody is asked where it has moved
+// TestKnownCopies: where the stream has seen who had a name, the servers are not asked where a dropped collection has
+// moved. All of it may come in one batch.
+func TestKnownCopies(t *testing.T) {
+	created := stream.Change{Kind: stream.ChangeCreate, NS: "d.b", UUID: uuid(2)}
+	dropped := stream.Change{Kind: stream.ChangeDrop, NS: "d.b", UUID: uuid(2)}
+	for _, tc := range []struct {
+		name    string
+		changes []stream.Change
+		want    []string
+		next    bson.Binary // of d.b
+	}{
+		{"dropped by a user", []stream.Change{created, dropped, dropped}, []string{"create d.b", "drop d.b"}, bson.Binary{}},
+		{"moved", []stream.Change{created, {Kind: stream.ChangeCreate, NS: "d.b", UUID: uuid(3)}, dropped},
+			[]string{"create d.b", "identity d.b"}, uuid(3)},
+		// A shard that has nothing of the renamed collection drops the replaced one later.
+		{"replaced", []stream.Change{{Kind: stream.ChangeCreate, NS: "d.x", UUID: uuid(4)},
+			{Kind: stream.ChangeRename, NS: "d.x", To: "d.a", UUID: uuid(4), Replaced: uuid(1)},
+			{Kind: stream.ChangeDrop, NS: "d.a", UUID: uuid(1)}}, []string{"create d.x", "renameCollection d.x"}, bson.Binary{}},
 	} {
-		events = append(events, stream.Event{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch, At: at(2, uint32(i))})
-	}
-	var got []string
-	err := m.wrap(func(_ context.Context, b *stream.Batch) error {
-		got = changes(b.Events)
-		return nil
-	})(t.Context(), &stream.Batch{Events: events, End: at(2, 9)})
-	if want := []string{"create d.b", "renameCollection d.b"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("passed %q, want %q, %v", got, want, err)
-	}
-	if now, err := m.successor(t.Context(), uuid(1)); err != nil || len(now.Data) > 0 {
-		t.Errorf("the replaced one continues as %x, %v", now.Data, err)
+		m := newMoves(&Streamed{}, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)})
+		var events []stream.Event
+		for i, ch := range tc.changes {
+			events = append(events, stream.Event{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch, At: at(2, uint32(i))})
+		}
+		var got []string
+		err := m.wrap(func(_ context.Context, b *stream.Batch) error {
+			got = changes(b.Events)
+			return nil
+		})(t.Context(), &stream.Batch{Events: events, End: at(2, 9)})
+		if err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: passed %q, want %q, %v", tc.name, got, tc.want, err)
+		}
+		if now, err := m.successor(t.Context(), uuid(2)); err != nil || !bytes.Equal(now.Data, tc.next.Data) {
+			t.Errorf("%s: continues as %x, %v", tc.name, now.Data, err)
+		}
 	}
 }
 

@@ -120,16 +120,6 @@ func (f *ChangeFilter) add(id [16]byte, ns string) {
 
 type emitFunc = func(context.Context, *stream.Batch) error
 
-// Wrap returns an emitFunc that filters batches before emit.
-func (f *ChangeFilter) Wrap(emit emitFunc) emitFunc {
-	return func(ctx context.Context, b *stream.Batch) error {
-		if _, err := f.filter(ctx, b, nil); err != nil {
-			return err
-		}
-		return emit(ctx, b)
-	}
-}
-
 // filter removes known changes from a batch, and returns the copies at its end. It calls note, if not
 // nil, with each remaining schema change and the copies at its position.
 func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch,
@@ -144,7 +134,7 @@ func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch,
 		if !f.knownUntil.IsZero() && !f.knownUntil.Before(ev.At) {
 			continue
 		}
-		isNew, err := f.passes(ctx, ev)
+		isNew, err := f.Passes(ctx, ev)
 		if err != nil {
 			ch := ev.Change
 			return nil, fmt.Errorf("%s of %s at %s, logged by shard %s: %w", ch.Kind, ch.NS, ev.At, ch.Shard, err)
@@ -185,8 +175,8 @@ func (f *ChangeFilter) indexAt(pos mongo.OpTime) int {
 	return i
 }
 
-// passes reports a new change: no drop that another shard than the database's primary logged.
-func (f *ChangeFilter) passes(ctx context.Context, ev *stream.Event) (bool, error) {
+// Passes reports a new change: no drop that another shard than the database's primary logged.
+func (f *ChangeFilter) Passes(ctx context.Context, ev *stream.Event) (bool, error) {
 	ch := ev.Change
 	if !f.namesAt.IsZero() && !f.namesAt.Before(ev.At) || ev.At.Before(f.notedAt) {
 		f.reapply(ch)
