@@ -3,6 +3,7 @@ package origin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/changestream"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -29,6 +31,8 @@ type moves struct {
 	at    mongo.OpTime            // the stream has passed it
 	colls map[[16]byte]collection // that the stream has seen
 	next  map[[16]byte][16]byte   // of collections that have moved
+
+	past past
 }
 
 type collection struct {
@@ -178,7 +182,7 @@ func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo
 }
 
 // changesOf returns the changes of a name's collections after a position, up to now.
-func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) (changes []stream.Change, err error) {
+func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) ([]stream.Change, error) {
 	support, err := m.of.Support(ctx)
 	if err != nil {
 		return nil, err
@@ -187,19 +191,81 @@ func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) (c
 	if err != nil {
 		return nil, err
 	}
-	const most = 100_000
-	err = changestream.Changes(m.of.Cluster, support)(ctx, after, until, func(ch *stream.Change, _ mongo.OpTime) error {
-		if ch.NS == ns || ch.To == ns {
-			changes = append(changes, stream.Change{Kind: ch.Kind, NS: ch.NS, To: ch.To, Replaced: ch.Replaced,
-				UUID: bson.Binary{Data: bytes.Clone(ch.UUID.Data)}})
+	return m.past.of(ctx, ns, oplog.Span{After: after, Until: until}, changestream.Changes(m.of.Cluster, support))
+}
+
+// mostChanges bounds what is kept of the past, some 20 MB.
+const mostChanges = 100_000
+
+// past has the schema changes of a span, read once: a job that lags asks about many collections, each time from its
+// position to the present.
+type past struct {
+	mu   sync.Mutex
+	span oplog.Span // zero: nothing is kept
+	all  []pastChange
+}
+
+type pastChange struct {
+	stream.Change
+	at mongo.OpTime
+}
+
+// of returns the changes of a name's collections in a span.
+func (p *past) of(ctx context.Context, ns string, span oplog.Span, read schema.Changes) ([]stream.Change, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.span.Until.IsZero() || span.After.Before(p.span.After) {
+		p.span, p.all = oplog.Span{After: span.After, Until: span.After}, nil
+	}
+	var err error
+	if all := p.all; p.span.Until.Before(span.Until) {
+		from := p.span.After
+		if from.Before(p.span.Until) { // whose moment may have been read in part
+			from = p.span.Until.Previous()
 		}
-		if len(changes) > most {
-			return mongo.WithHint(fmt.Errorf("%s has changed more than %d times since %s", ns, most, after),
-				"start the job again with --restart, which copies the present state")
+		all = slices.DeleteFunc(all, func(c pastChange) bool { return from.Before(c.at) })
+		rest := oplog.Span{After: from, Until: span.Until}
+		p.all, err = readPast(ctx, all, rest, read, func(*stream.Change) bool { return true })
+		p.span.Until = span.Until
+	}
+	mine := func(ch *stream.Change) bool { return ch.NS == ns || ch.To == ns }
+	found := p.all
+	if err != nil {
+		p.span, p.all = oplog.Span{}, nil
+	}
+	if errors.Is(err, errManyChanges) { // fewer may be of this name
+		found, err = readPast(ctx, nil, span, read, mine)
+	}
+	if err != nil {
+		return nil, mongo.Wrap(err, "look for changes of %s since %s", ns, span.After)
+	}
+	var changes []stream.Change
+	for i := range found {
+		if c := &found[i]; span.After.Before(c.at) && mine(&c.Change) {
+			changes = append(changes, c.Change)
 		}
+	}
+	return changes, nil
+}
+
+var errManyChanges = mongo.WithHint(fmt.Errorf("there are more than %d schema changes", mostChanges),
+	"start the job again with --restart, which copies the present state")
+
+// readPast appends the changes of a span to keep, mostChanges in all.
+func readPast(ctx context.Context, all []pastChange, span oplog.Span, read schema.Changes,
+	keep func(*stream.Change) bool) ([]pastChange, error) {
+	err := read(ctx, span.After, span.Until, func(ch *stream.Change, at mongo.OpTime) error {
+		if !keep(ch) {
+			return nil
+		}
+		if len(all) == mostChanges {
+			return errManyChanges
+		}
+		all = append(all, pastChange{stream.Change{Kind: ch.Kind, NS: ch.NS, To: ch.To,
+			Replaced: bson.Binary{Data: bytes.Clone(ch.Replaced.Data)}, UUID: bson.Binary{Data: bytes.Clone(ch.UUID.Data)}}, at})
 		return nil
 	})
-	return changes, err
+	return all, err
 }
 
 // follow returns the first and the latest collection that continue the one with id, by the changes of its name.

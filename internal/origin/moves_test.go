@@ -180,6 +180,58 @@ func TestKnownCopies(t *testing.T) {
 	}
 }
 
+// TestPast: what the stream reports is read once, whoever asks, and what comes meanwhile is read on.
+func TestPast(t *testing.T) {
+	var happened []stream.Change // a change in each second
+	calls, reported := 0, 0
+	read := func(_ context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+		calls++
+		for i := range happened {
+			if now := at(uint32(i+1), 1); after.Before(now) && !until.Before(now) {
+				reported++
+				if err := fn(&happened[i], now); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	add := func(n int, names ...string) {
+		for i := range n {
+			happened = append(happened, stream.Change{Kind: stream.ChangeCreate, NS: names[i%len(names)], UUID: uuid(byte(i))})
+		}
+	}
+	add(1000, "d.a", "d.b")
+	var p past
+	ask := func(ns string, after, until uint32, want int) {
+		t.Helper()
+		got, err := p.of(t.Context(), ns, oplog.Span{After: at(after, 1), Until: at(until, 1)}, read)
+		if err != nil || len(got) != want {
+			t.Errorf("%d changes of %s in (%d, %d], want %d: %v", len(got), ns, after, until, want, err)
+		}
+	}
+	ask("d.a", 100, 1000, 450)
+	ask("d.b", 100, 1000, 450)
+	ask("d.b", 900, 1000, 50)
+	if calls != 1 {
+		t.Errorf("read %d times", calls)
+	}
+	add(10, "d.a")
+	ask("d.a", 990, 1010, 15)
+	ask("d.a", 990, 1005, 15) // of who asked earlier, and waited
+	if calls != 2 || reported > 915 {
+		t.Errorf("read %d times, %d changes", calls, reported)
+	}
+	ask("d.a", 0, 1010, 510)
+	add(mostChanges, "d.b") // too many to keep
+	ask("d.a", 0, mostChanges, 510)
+	ask("d.a", 1000, mostChanges, 10)
+	add(mostChanges, "d.b")
+	if _, err := p.of(t.Context(), "d.b", oplog.Span{Until: at(1<<30, 1)}, read); mongo.HintOf(err) == "" {
+		t.Errorf("too many of one name: %v", err)
+	}
+}
+
 // TestStands: a second listing agrees with the first but for what the stream reports. Support of the oldest servers
 // reports drops, and neither creations nor indexes.
 func TestStands(t *testing.T) {
