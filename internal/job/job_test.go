@@ -503,7 +503,8 @@ func continueAt(t *testing.T, s servers, db string, capture state.Capture, exact
 	}
 	c := s.srcDB.Database(db).Collection("c")
 	insert(t, s.srcDB, db, 7)
-	_, err := c.UpdateMany(t.Context(), bson.D{{Key: "i", Value: 2}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "i", Value: 40}}}})
+	_, err := c.UpdateMany(t.Context(), bson.D{{Key: "i", Value: 2}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "i", Value: 40}}}})
 	if err == nil {
 		_, err = c.DeleteMany(t.Context(), bson.D{{Key: "i", Value: 3}})
 	}

@@ -164,8 +164,10 @@ func TestOnceMoves(t *testing.T) {
 		news := false
 		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns,
 			Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
-		err := wrap(once, func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(),
-			b)
+		err := wrap(once, func(_ context.Context, b *stream.Batch) error {
+			news = len(b.Events) > 0
+			return nil
+		})(t.Context(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
