@@ -111,8 +111,8 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded",
-			"latency-sharded", "service":
+		case "full-cold", "full-files", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded",
+			"incr-sharded", "latency-sharded", "service":
 			// They need servers of their own.
 			continue
 		}
@@ -174,9 +174,22 @@ func TestThreeMembers(t *testing.T) {
 	}
 }
 
+// TestFullFiles: three members are made of files, complete, and their servers are gone afterwards.
+func TestFullFiles(t *testing.T) {
+	lab.Nightly(t)
+	r := measureTiny(t, Options{Scenarios: []string{"full-files"}, Servers: Servers{Version: "6.0"}})
+	by := r.Cases[0].contender("millrace, by files")
+	for _, value := range []string{valueLocked, "largest process MB"} {
+		if by.Values[value].Median <= 0 {
+			t.Errorf("no %s: %+v", value, by)
+		}
+	}
+}
+
 func TestGivenClustersAreNotStopped(t *testing.T) {
 	given, program := servers(t)
-	for _, name := range []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan", "seed", "service"} {
+	for _, name := range []string{"full-cold", "full-files", "full-wan", "full-wan-narrow", "incr-wan", "seed",
+		"service"} {
 		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program,
 			Servers: given})
 		if err == nil || !strings.Contains(err.Error(), "given clusters") {

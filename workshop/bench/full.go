@@ -19,6 +19,7 @@ type copying struct {
 	each        int   // documents of a collection, which decides how many there are; 0 is none
 	indexes     []int // a case for each number of secondary indexes; none is one case without
 	cold        bool  // the source's servers are restarted before each round
+	files       bool  // by files, too
 	link        link  // to the target
 	extra       []ruled
 	ways        []copyWay // without millrace and peers
@@ -54,7 +55,10 @@ func (f copying) measure(ctx context.Context, b *bench, s scenario, variant stri
 	bytes := w.data.bytes()
 	n := needs{
 		sourceCacheGB: b.cacheGB(bytes), targetCacheGB: b.cacheGB(bytes * (2 + indexes) / 2),
-		targetProxy: f.link.far(), ownServers: f.cold, member: b.hasPeer(peerSecondary),
+		targetProxy: f.link.far(), ownServers: f.cold || f.files, member: b.hasPeer(peerSecondary) && !f.files,
+	}
+	if f.files {
+		n.pairing = filesServers()
 	}
 	c := Case{
 		Scenario: s.name, Variant: variant, Work: "copy " + w.data.describe(), Ceiling: s.ceiling,
@@ -79,8 +83,10 @@ func (f copying) measure(ctx context.Context, b *bench, s scenario, variant stri
 		if err := st.source.load(ctx, w.data, w.indexes); err != nil {
 			return err
 		}
-		if err := w.calibrate(ctx, &c); err != nil {
-			return err
+		if len(f.ways) > 0 {
+			if err := w.calibrate(ctx, &c); err != nil {
+				return err
+			}
 		}
 		return b.compete(ctx, st, c, w.contenders())
 	})
@@ -211,6 +217,9 @@ func (w *fullWork) contenders() []contender {
 		case w.target.lab != nil:
 			all = append(all, w.withoutOplog(way))
 		}
+	}
+	if w.files {
+		all = append(all, w.byFiles()...)
 	}
 	all = append(all, w.syncs(w.site, w.cleared, w.complete, "--until", "caught-up")...)
 	all = append(all, w.ruled(w.site, w.extra, w.cleared, w.completeAs, "--until", "caught-up")...)

@@ -71,14 +71,19 @@ func (n *newcomer) start(ctx context.Context, disk lab.DiskSpeed) (err error) {
 		return err
 	}
 	n.pid = n.child.pid()
+	return listens(ctx, n.child, n.host)
+}
+
+// listens waits until a program does.
+func listens(ctx context.Context, c *child, address string) error {
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.host)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			return conn.Close()
 		}
 		select {
-		case <-n.child.Done():
-			return n.child.wait()
+		case <-c.Done():
+			return c.wait()
 		default:
 		}
 		if !tick(ctx, 10*time.Millisecond) {

@@ -147,7 +147,7 @@ func (w *fullWork) peer(p Peer) (contender, bool) {
 	case p.Name == peerDump:
 		x.run = func(ctx context.Context, m *meter) error { return w.dump(ctx, w.site, m, p) }
 		return x, true
-	case p.Name == peerSecondary && !w.link.far() && !w.cold:
+	case p.Name == peerSecondary && !w.link.far() && !w.cold && !w.files:
 		return w.initialSync(), true
 	case t.args == nil, t.noIndexes && len(w.indexes) > 0:
 		return contender{}, false
