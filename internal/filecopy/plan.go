@@ -75,8 +75,8 @@ func (p *planner) deployment(ctx context.Context) error {
 	const how = "use --copy documents"
 	switch info := p.source.Info; {
 	case info.Kind == mongo.KindSharded:
-		p.add(precheck.Fail, "deployment", how, "the source is a sharded cluster: the files of its shards stand at different "+
-			"positions, and some may lack a transaction that others have")
+		p.add(precheck.Fail, "deployment", how, "the source is a sharded cluster: the files of its shards stand at "+
+			"different positions, and some may lack a transaction that others have")
 		return nil
 	case info.Role != "":
 		p.add(precheck.Fail, "deployment", "connect to the cluster's routers (mongos), and "+how,
