@@ -2,6 +2,7 @@ package filecopy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,12 +74,23 @@ func (p *planner) add(level precheck.Level, name, hint, format string, args ...a
 func (p *planner) deployment(ctx context.Context) error {
 	const how = "use --copy documents"
 	switch info := p.source.Info; {
-	case info.Kind == mongo.KindSharded || info.Role != "":
-		p.add(precheck.Fail, "deployment", how, "the source is a sharded cluster or a part of one: files of its shards "+
-			"stand at different positions")
+	case info.Kind == mongo.KindSharded:
+		p.add(precheck.Fail, "deployment", how, "the source is a sharded cluster: the files of its shards stand at "+
+			"different positions, and some may lack a transaction that others have")
+		return nil
+	case info.Role != "":
+		p.add(precheck.Fail, "deployment", "connect to the cluster's routers (mongos), and "+how,
+			"the source is a %s of a sharded cluster: its files refer to other servers of that cluster", info.Role)
 		return nil
 	case info.Kind != mongo.KindReplicaSet:
 		p.add(precheck.Fail, "deployment", how, "the source is a %s: only a replica set has an oplog to follow", info.Kind)
+		return nil
+	}
+	if err := p.source.CheckComplete(ctx, false); err != nil {
+		if _, is := errors.AsType[*mongo.Incomplete](err); !is {
+			return mongo.Wrap(err, "source")
+		}
+		p.add(precheck.Fail, "deployment", mongo.HintOf(err), "source: %s", err)
 		return nil
 	}
 	p.add(precheck.OK, "deployment", "", "a replica set, which can be followed from the position of its files")
