@@ -153,7 +153,7 @@ func (w *filesWork) agents() contender {
 	args := w.millraceResume("--until", "caught-up", "--copy", "files")
 	return contender{
 		name: "millrace, by files", kind: KindMillrace, prepare: w.begin,
-		how: commandLine(args) + " --source-agent … --target-agents …; seed serve and seed agent run, and count as the tool",
+		how: commandLine(args) + " --source-agent … --target-agents …; its agents run already, and count as the tool",
 		run: func(ctx context.Context, m *meter) (err error) {
 			agents, stop := context.WithCancel(ctx)
 			var all errgroup.Group
