@@ -138,10 +138,10 @@ func (c *change) fill(ev *stream.Event, ns string) (open bool, err error) {
 	return false, nil
 }
 
-// moves reports a deletion that may be of a document that goes to another shard, where it is inserted by the same
-// transaction. Both have the times of their shards, so the insertion may come first, and later changes, too.
+// moves reports a deletion or insertion that may be half of a document's move to another shard, by one transaction.
+// Both have the times of their shards, so the insertion may come first, and later changes, too.
 func (c *change) moves() bool {
-	if string(c.op) != "delete" || c.session == nil {
+	if op := string(c.op); op != "delete" && op != "insert" || c.session == nil {
 		return false
 	}
 	fields := 0

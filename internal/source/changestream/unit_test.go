@@ -167,6 +167,29 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestMoves: a document may go to another shard by the deletion and the insertion of a transaction, whichever comes
+// first.
+func TestMoves(t *testing.T) {
+	txn := []any{"lsid", d("id", bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}), "txnNumber", int64(1)}
+	byKey, byID := d("k", 1, "_id", 7), d("_id", 7)
+	for _, tc := range []struct {
+		op    string
+		key   bson.D
+		txn   []any
+		moves bool
+	}{
+		{"delete", byKey, txn, true}, {"insert", byKey, txn, true}, {"update", byKey, txn, false},
+		{"delete", byID, txn, false}, {"insert", byID, txn, false}, {"delete", byKey, nil, false},
+		{"insert", byKey, nil, false},
+	} {
+		var c change
+		doc := kit.Raw(event("20", tc.op, append([]any{"documentKey", tc.key}, tc.txn...)...))
+		if err := c.parse(doc); err != nil || c.moves() != tc.moves {
+			t.Errorf("%s of %v, transaction %t: moves %t, %v", tc.op, tc.key, tc.txn != nil, c.moves(), err)
+		}
+	}
+}
+
 // TestReshard: a resharded collection is reported as by an oplog, and other changes of shard keys are not.
 func TestReshard(t *testing.T) {
 	uuid := bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte("fedcba9876543210")}
