@@ -149,6 +149,21 @@ func (m *migration) links() (all []*link) {
 	return all
 }
 
+// Rates of a link in kilobytes a second: one at which a copy takes seconds, and one at which it is not over before the
+// next fault.
+const (
+	slow  = 20_000
+	crawl = 300
+)
+
+// creep lets the copy go on until an agent has so much, and then hardly.
+func (m *migration) creep(l *link, h *targetHost, bytes int64) {
+	m.t.Helper()
+	l.Link(slow)
+	m.copied(h, bytes)
+	l.Link(crawl)
+}
+
 // sentOnce checks that a link has carried the files once, but for what was under way at some faults.
 func (m *migration) sentOnce(l *link, from string) {
 	m.t.Helper()
@@ -180,9 +195,10 @@ func TestMigrationByFilesPaused(t *testing.T) {
 	stop := write(t, db)
 	m.ballast(40)
 	links := m.links()
-	m.start("20MB")
+	links[0].Link(slow)
+	m.start("1GB")
 	m.begin()
-	m.copied(m.hosts[0], 8<<20)
+	m.creep(links[0], m.hosts[0], 8<<20)
 	m.throttled(m.pausedThroughout(links))
 	m.pausedBeforeTheStart(links[2])
 	m.control("resume")
@@ -226,6 +242,7 @@ func (m *migration) pausedThroughout(links []*link) (done int64) {
 	if more := links[0].sent.Load() - sent; more != 0 {
 		t.Errorf("the source has sent %d bytes in a pause", more)
 	}
+	links[0].Restore()
 	return done
 }
 
@@ -285,22 +302,20 @@ func TestMigrationByFilesOverBadLinks(t *testing.T) {
 	m.ballast(64)
 	links := m.links()
 	first, last := m.hosts[0], m.hosts[1]
-	m.start("1GB")
-	const slow = 12_000 // kilobytes a second
 	links[0].Link(slow)
+	m.start("1GB")
 	m.begin()
 	silent := func(p *test.Process, times int) {
 		t.Helper()
 		kit.Until(t, "the puller notices", func() bool { return strings.Count(p.Output(), "cannot reach the agent") >= times })
 	}
 	for n := range 3 {
-		m.copied(first, int64(n+1)*(8<<20))
+		m.creep(links[0], first, int64(n+1)*(8<<20))
 		links[0].Cut()
 		silent(first.agent, n+1)
 		links[0].Restore()
-		links[0].Link(slow)
 	}
-	m.copied(last, 28<<20)
+	m.creep(links[0], last, 28<<20)
 	links[1].Cut()
 	silent(last.agent, 1)
 	m.waiting(links[1].Addr())
@@ -308,13 +323,13 @@ func TestMigrationByFilesOverBadLinks(t *testing.T) {
 	links[2].Cut()
 	m.waiting(links[2].Addr())
 	links[2].Restore()
-	m.copied(first, 40<<20)
+	m.creep(links[0], first, 40<<20)
 	links[0].Stall()
 	links[1].Stall()
 	m.waiting(links[1].Addr())
 	links[0].Restore()
 	links[1].Restore()
-	links[1].Link(2 * slow)
+	links[1].Link(slow)
 	m.following()
 	stop()
 	m.sentOnce(links[0], "the source")
@@ -359,7 +374,9 @@ func TestMigrationByFilesOnAFullDisk(t *testing.T) {
 				t.Errorf("the status of a copy to a full disk:\n%s", out)
 			}
 			must(t, full.disk.Free())
-			m.await(full, "the copy goes on", func(s files.HostState) bool { return s.Done > 20<<20 && s.Error == "" })
+			m.await(full, "the copy goes on", func(s files.HostState) bool {
+				return s.Error == "" && (s.Done > 20<<20 || s.Stage.Reached(files.StageCopied))
+			})
 			m.following()
 			stop()
 			m.sentOnce(links[0], "the source")
@@ -401,17 +418,20 @@ func TestMigrationByFilesElections(t *testing.T) {
 	m.ballast(64)
 	churn := test.StartChurn(t, db, test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond,
 		Pause: 5 * time.Millisecond, Expected: elected})
-	m.start("30MB")
+	links := m.links()
+	links[0].Link(slow)
+	m.start("1GB")
 	m.begin()
-	m.copied(m.hosts[0], 8<<20)
+	m.creep(links[0], m.hosts[0], 16<<20)
 	must(t, m.set.StepDown(t.Context()))
-	m.copied(m.hosts[0], 24<<20)
+	m.creep(links[0], m.hosts[0], 32<<20)
 	kit.Until(t, "the member that is copied is primary", func() bool {
 		_ = m.ground.source.RunCommand(t.Context(), bson.D{{Key: "replSetStepUp", Value: 1}}) // it may be too early
 		i, err := m.set.Primary(t.Context())
 		must(t, err)
 		return i == m.member.Index
 	})
+	links[0].Restore()
 	m.waiting("the member is a primary")
 	must(t, m.set.StepDown(t.Context()))
 	m.following()
