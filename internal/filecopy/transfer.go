@@ -161,7 +161,9 @@ func (j *Job) next(ctx context.Context) error {
 func (j *Job) setPace(ctx context.Context) (paused bool, err error) {
 	j.mu.Lock()
 	if !j.asked { // as an earlier sync left it
-		j.paused = j.paused || slices.ContainsFunc(j.targets, func(t *target) bool { return t.state != nil && t.state.Paused })
+		for _, t := range j.targets {
+			j.paused = j.paused || t.state != nil && t.state.Paused
+		}
 	}
 	limit, paused := j.spec.Limits.Bytes, j.paused
 	j.mu.Unlock()

@@ -124,7 +124,8 @@ func TestHostCannotStoreItsState(t *testing.T) {
 	must(t, os.Remove(h.file()))
 	must(t, os.MkdirAll(filepath.Join(h.file(), "in the way"), 0o700))
 	for range 3 {
-		if err := h.step(t.Context(), h.kept); err == nil || !strings.Contains(err.Error(), "cannot store the agent's state") {
+		err := h.step(t.Context(), h.kept)
+		if err == nil || !strings.Contains(err.Error(), "cannot store the agent's state") {
 			t.Fatalf("a state that cannot be stored: %v", err)
 		}
 	}

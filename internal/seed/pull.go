@@ -129,11 +129,12 @@ func claim(root *os.Root, replaceable bool) (resumes bool, err error) {
 	for _, e := range entries {
 		// Left by a start that failed before the first byte, or by a new file system.
 		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
-			hint := "give an empty directory"
-			if replaceable {
-				hint += "; only --replace overwrites files, if they are that member's own"
+			if !replaceable {
+				return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
+					"give an empty directory, or empty it")
 			}
-			return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name), hint)
+			return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
+				"give an empty directory; only --replace overwrites files, if they are that member's own")
 		}
 	}
 	return false, nil

@@ -307,7 +307,9 @@ func TestMigrationByFilesOverBadLinks(t *testing.T) {
 	m.begin()
 	silent := func(p *test.Process, times int) {
 		t.Helper()
-		kit.Until(t, "the puller notices", func() bool { return strings.Count(p.Output(), "cannot reach the agent") >= times })
+		kit.Until(t, "the puller notices", func() bool {
+			return strings.Count(p.Output(), "cannot reach the agent") >= times
+		})
 	}
 	for n := range 3 {
 		m.creep(links[0], first, int64(n+1)*(8<<20))

@@ -283,7 +283,7 @@ func TestMigrationByFilesRejected(t *testing.T) {
 	m.source = m.serve()
 	must(t, os.MkdirAll(h.dir, 0o700))
 	must(t, os.WriteFile(filepath.Join(h.dir, "other"), nil, 0o600))
-	rejected("target directory")
+	rejected("give an empty directory, or empty it")
 	must(t, os.Remove(filepath.Join(h.dir, "other")))
 	p := test.Start(t, m.bin, m.args("--dry-run")...)
 	if err := p.Wait(time.Minute); err != nil || !strings.Contains(p.Output(), "users and roles arrive") {
