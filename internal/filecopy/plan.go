@@ -50,7 +50,8 @@ func (j *Job) Plan(ctx context.Context) (*job.Plan, error) {
 
 // await asks all agents for their states until they answer: one may be started again just now.
 func (j *Job) await(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	const startTime = 8 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	_ = pace.Until(ctx, lookEvery, func() (bool, error) { // what does not answer has its own error
 		j.look(ctx)
