@@ -217,8 +217,12 @@ func logProgress(log *slog.Logger, s job.Status) {
 			"indexes", m.Indexes, "indexesTotal", m.IndexesTotal)
 	case s.Phase == job.PhaseCopying:
 		c := s.Copy
-		out = append(out, "docs", c.Docs, "docsTotal", c.DocsTotal, "bytes", bytesOf(c.Bytes), "docsRate", rate(c.DocsRate),
-			"bytesRate", bytesOf(c.BytesRate))
+		add("docs", c.Docs, !c.ByFiles())
+		add("docsTotal", c.DocsTotal, !c.ByFiles())
+		add("bytes", bytesOf(c.Bytes), true)
+		add("bytesTotal", bytesOf(c.BytesTotal), c.ByFiles())
+		add("docsRate", rate(c.DocsRate), !c.ByFiles())
+		add("bytesRate", bytesOf(c.BytesRate), true)
 		add("etaSeconds", rounded(c.ETASeconds), c.ETASeconds >= 0)
 	case s.Phase == job.PhaseIndexing:
 		out = append(out, "building", len(s.Indexes))

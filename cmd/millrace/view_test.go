@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,37 @@ func TestViewOfACopy(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestCopyOfFilesCountsNoDocuments: the status, the view, the log and the summary of a copy by files have bytes alone.
+func TestCopyOfFilesCountsNoDocuments(t *testing.T) {
+	s := copying(0)
+	s.Copy.Docs, s.Copy.DocsTotal, s.Copy.DocsRate = 0, 0, 0
+	s.Copy.Collections = []progress.Collection{{Source: "files", Target: "https://one:7118", Bytes: 1e9, BytesTotal: 1e9,
+		Done: true}, {Source: "files", Target: "https://two:7118", Bytes: 4e8, BytesTotal: 1.3e9}}
+	got := view(s, now(), 100, 24)
+	want := []string{
+		"orders: copying  0:01:23  cpu 180%  327 MB",
+		"            mongodb://source:27017 → mongodb://target:27017",
+		"  copy      ████████████░░░░░░░░  61%  ETA 0:00:16  56.2 MB/s  1.40 GB",
+		"    https://two:7118                  ██████░░░░░░░░░░░░░░  31%  400 MB of 1.30 GB",
+		"    1 done",
+		"  errors    retry 2",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	var log strings.Builder
+	logProgress(slog.New(slog.NewTextHandler(&log, nil)), s)
+	text := textOf("status", s)
+	if !strings.Contains(text, "1.40 GB of 2.30 GB") || !strings.Contains(text, "https://two:7118") {
+		t.Errorf("status:\n%s", text)
+	}
+	for _, text := range append(got, text, log.String(), textOf("summary", summary{Status: s})) {
+		if strings.Contains(text, "doc") || strings.Contains(text, "collection") {
+			t.Errorf("it counts documents:\n%s", text)
+		}
 	}
 }
 

@@ -155,7 +155,10 @@ func (j *Job) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := j.spec
+	j.mu.Lock()
+	was := j.spec
+	j.mu.Unlock()
+	spec := was
 	spec.Mode, spec.StartAt, spec.FilesAt = job.ModeIncremental, at.String(), at
 	inner, err := job.Open(ctx, spec)
 	if err != nil {
@@ -167,6 +170,9 @@ func (j *Job) open(ctx context.Context) error {
 	j.progress.Enter(state.PhaseOverlap) // the job's progress shows it
 	if j.asked && j.paused {
 		_ = inner.Pause(ctx) // its error is that of ctx
+	}
+	if j.spec.Limits != was.Limits { // an operator has changed them meanwhile
+		_ = inner.SetLimits(ctx, j.spec.Limits)
 	}
 	close(j.opened)
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/seed"
@@ -20,7 +21,7 @@ import (
 
 // Plan returns what Run would do and what prevents it. It writes nothing.
 func (j *Job) Plan(ctx context.Context) (*job.Plan, error) {
-	j.look(ctx)
+	j.await(ctx)
 	if j.all(seed.StageRunning) || j.unanswered() && j.there(ctx) {
 		if j.running() == nil {
 			if err := j.open(ctx); err != nil {
@@ -46,6 +47,17 @@ func (j *Job) Plan(ctx context.Context) (*job.Plan, error) {
 	}
 	j.plan = p.plan
 	return p.plan, nil
+}
+
+// await asks all agents for their states until they answer: one may be started again just now.
+func (j *Job) await(ctx context.Context) {
+	const startTime = 8 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	_ = pace.Until(ctx, lookEvery, func() (bool, error) { // what does not answer has its own error
+		j.look(ctx)
+		return !j.unanswered(), nil
+	})
 }
 
 // unanswered reports that an agent does not answer: it may have been ended.

@@ -51,12 +51,6 @@ func (j *Job) transfer(ctx context.Context) error {
 	j.progress.Copying(m)
 	j.progress.Enter(state.PhaseCopying)
 	j.look(ctx)
-	for _, t := range j.targets {
-		if j.mu.Lock(); t.state != nil && t.state.Paused && !j.asked {
-			j.paused = true
-		}
-		j.mu.Unlock()
-	}
 	var stuck, sampled time.Time
 	for !j.all(seed.StageRunning) {
 		err := j.next(ctx)
@@ -137,41 +131,56 @@ type otherOrderError struct{ error }
 func (j *Job) next(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	var errs []error
-	for _, t := range j.targets {
-		if t.state == nil {
-			errs = append(errs, fmt.Errorf("the agent %s to answer: %w", t.address, t.err))
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	paused, err := j.setPace(ctx)
+	if err != nil {
+		return err
 	}
 	formation, err := j.formation()
 	if err != nil {
 		return err
 	}
-	j.mu.Lock()
-	bytes, paused := j.spec.Limits.Bytes, j.paused
-	j.mu.Unlock()
 	form := j.all(seed.StageFormed)
-	if form {
+	if form && !paused {
 		if err := j.agreed(ctx); err != nil {
 			return err
 		}
 	}
+	var errs []error
 	for i, t := range j.targets {
-		if i > 0 {
-			bytes = 0 // only the first one burdens the source
-		}
-		errs = append(errs, j.order(ctx, i, t, formation, form))
-		if t.state.Paused != paused || t.state.MaxBytes != bytes {
-			errs = append(errs, t.SetPace(ctx, bytes, paused))
+		if !paused { // a paused agent would take the order, but not follow it
+			errs = append(errs, j.order(ctx, i, t, formation, form))
 		}
 		if t.state.Error != "" {
 			errs = append(errs, mongo.WithHint(fmt.Errorf("the agent %s: %s", t.address, t.state.Error), t.state.Hint))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// setPace pauses and limits the agents that answer. Its error names those that do not.
+func (j *Job) setPace(ctx context.Context) (paused bool, err error) {
+	j.mu.Lock()
+	if !j.asked { // as an earlier sync left it
+		for _, t := range j.targets {
+			j.paused = j.paused || t.state != nil && t.state.Paused
+		}
+	}
+	limit, paused := j.spec.Limits.Bytes, j.paused
+	j.mu.Unlock()
+	var errs []error
+	for i, t := range j.targets {
+		bytes := limit
+		if i > 0 {
+			bytes = 0 // only the first one burdens the source
+		}
+		switch {
+		case t.state == nil:
+			errs = append(errs, fmt.Errorf("the agent %s to answer: %w", t.address, t.err))
+		case t.state.Paused != paused || t.state.MaxBytes != bytes:
+			errs = append(errs, t.SetPace(ctx, bytes, paused))
+		}
+	}
+	return paused, errors.Join(errs...)
 }
 
 // order tells a host what it is to do next.

@@ -109,6 +109,9 @@ func (c Copy) Share(done bool) float64 {
 	return format.Share(c.Docs, c.DocsTotal, done)
 }
 
+// ByFiles reports a copy of files, which counts no documents.
+func (c Copy) ByFiles() bool { return c.DocsTotal == 0 && c.Docs == 0 && c.BytesTotal > 0 }
+
 type Collection struct {
 	Source     string `json:"source"`
 	Target     string `json:"target"`

@@ -89,10 +89,13 @@ func (c *Client) Leave(ctx context.Context, round, puller string) error {
 	return err
 }
 
-// Read implements Source. It asks again when a reply was cut.
+// Read implements Source. When a reply was cut it asks for the rest.
 func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) error {
 	var own error // of fn
 	err := c.retry(ctx, func() error {
+		if len(r.Have) == 0 {
+			return nil // only the reply's end was cut off
+		}
 		resp, err := c.post(ctx, "read", readRequest{r, c.o.Zstd})
 		for err == nil && resp.StatusCode == http.StatusAccepted { // the agent does not have them yet
 			_ = resp.Body.Close()
@@ -104,6 +107,7 @@ func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) 
 		defer resp.Body.Close()
 		err = readFrames(resp.Body, r.First, len(r.Have), c.unpack, func(b Block) error {
 			own = fn(b)
+			r.First, r.Have = b.Index+1, r.Have[1:]
 			return own
 		})
 		if own != nil {

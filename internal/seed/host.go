@@ -98,8 +98,8 @@ type Host struct {
 	mu      sync.Mutex
 	kept    hostFile
 	set     string // of the command
-	paused  bool
 	failure error
+	failed  Snapshot      // the progress at the failure
 	copied  *Agent        // serves a copy that was complete before this process
 	changed chan struct{} // closed and replaced by orders
 }
@@ -108,6 +108,7 @@ type Host struct {
 type hostFile struct {
 	Stage     Stage     `json:"stage"`
 	Order     *Order    `json:"order,omitempty"`
+	Paused    bool      `json:"paused,omitempty"`
 	Recovered recovered `json:"recovered,omitzero"`
 	Copy      *Report   `json:"copy,omitempty"`
 }
@@ -170,9 +171,10 @@ func (h *Host) State() HostState {
 	defer h.mu.Unlock()
 	now := h.stats.Stats()
 	s := HostState{Stage: h.kept.Stage, Order: h.kept.Order, Set: h.set, Own: h.o.Own, At: h.kept.Recovered.At,
-		Doing: now.Phase, Done: now.Done, Total: now.Total, Paused: h.paused,
+		Doing: now.Phase, Done: now.Done, Total: now.Total, Paused: h.kept.Paused,
 		MaxBytes: h.limit.Rates().Bytes, Copy: h.kept.Copy}
-	if h.failure != nil {
+	// A step that was retried may take hours: it has an error only until it goes on.
+	if h.failure != nil && now.Phase == h.failed.Phase && now.Done == h.failed.Done {
 		s.Error, s.Hint = mongo.Brief(h.failure), mongo.HintOf(h.failure)
 	}
 	return s
@@ -215,13 +217,13 @@ func (h *Host) Obey(order Order) error {
 	}
 	root, err := os.OpenRoot(h.o.DBPath)
 	if err == nil {
-		_, err = claim(root)
+		_, err = claim(root, false)
 		err = errors.Join(err, root.Close())
 	}
 	if err != nil {
 		return err
 	}
-	return h.store(hostFile{Stage: StageCopying, Order: &order})
+	return h.store(hostFile{Stage: StageCopying, Order: &order, Paused: h.kept.Paused})
 }
 
 // Advance tells a host to leave a state. Where it is at or after the next stage, nothing changes.
@@ -242,15 +244,23 @@ func (h *Host) Advance(id string, to Stage) error {
 	return h.store(next)
 }
 
-// SetPace limits the bytes a second that the host pulls, 0 is unlimited, and pauses the copy.
-func (h *Host) SetPace(bytes int64, paused bool) {
-	h.limit.Set(pace.Rates{Bytes: bytes})
+// SetPace limits the bytes a second that the host pulls, 0 is unlimited, and pauses the copy. A pause also lasts
+// when the agent is started again.
+func (h *Host) SetPace(bytes int64, paused bool) error {
+	if h.limit.Rates().Bytes != bytes { // what waits at the old rate passes
+		h.limit.Set(pace.Rates{Bytes: bytes})
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused != paused {
-		h.paused = paused
-		h.signal()
+	next := h.kept
+	switch next.Paused = paused; {
+	case paused == h.kept.Paused:
+		return nil
+	case next.Order == nil: // it is stored with the order
+		h.kept = next
+		return nil
 	}
+	return h.store(next)
 }
 
 // store is called with h.mu locked.
@@ -262,7 +272,7 @@ func (h *Host) store(next hostFile) error {
 	if err != nil {
 		return fmt.Errorf("seed: cannot store the agent's state: %w", explain(err))
 	}
-	h.o.Log.Info("the agent goes on", "stage", next.Stage)
+	h.o.Log.Info("the agent goes on", "stage", next.Stage, "paused", next.Paused)
 	h.kept, h.failure = next, nil
 	h.signal()
 	return nil
@@ -278,12 +288,12 @@ func (h *Host) signal() {
 func (h *Host) Run(ctx context.Context) error {
 	for {
 		h.mu.Lock()
-		kept, paused, changed := h.kept, h.paused, h.changed
+		kept, changed := h.kept, h.changed
 		h.mu.Unlock()
 		switch {
 		case kept.Stage == StageFinished:
 			return nil
-		case kept.Stage == StageIdle, kept.Stage == StageCopied, kept.Stage == StageFormed, paused:
+		case kept.Stage == StageIdle, kept.Stage == StageCopied, kept.Stage == StageFormed, kept.Paused:
 			select {
 			case <-changed:
 			case <-ctx.Done():
@@ -317,7 +327,7 @@ var errOrdered = errors.New("seed: the agent has another order")
 func (h *Host) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failure = err
+	h.failure, h.failed = err, h.stats.Stats()
 }
 
 func (h *Host) step(ctx context.Context, kept hostFile) error {
@@ -334,22 +344,19 @@ func (h *Host) step(ctx context.Context, kept hostFile) error {
 func (h *Host) then(was hostFile, change func(*hostFile)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next := was
-	if change(&next); h.kept.Stage != was.Stage {
+	if h.kept.Stage != was.Stage {
 		return nil
 	}
+	next := h.kept
+	change(&next)
 	return h.store(next)
 }
 
 func (h *Host) copy(ctx context.Context, kept hostFile) error {
-	if complete(h.o.DBPath) { // and the process was killed before it could store that
-		agent, err := h.serveCopy()
-		if err != nil {
+	if complete(h.o.DBPath) { // but that is not stored: the process was killed, or the disk was full
+		if err := h.serveCopied(); err != nil {
 			return err
 		}
-		h.mu.Lock()
-		h.copied = agent
-		h.mu.Unlock()
 		return h.then(kept, func(f *hostFile) { f.Stage = StageCopied })
 	}
 	src, err := h.o.Peer(kept.Order.From)
@@ -368,6 +375,16 @@ func (h *Host) copy(ctx context.Context, kept hostFile) error {
 		return err
 	}
 	return h.then(kept, func(f *hostFile) { f.Stage, f.Copy = StageCopied, report })
+}
+
+// serveCopied has pullers get a complete copy.
+func (h *Host) serveCopied() (err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.copied == nil {
+		h.copied, err = h.serveCopy()
+	}
+	return err
 }
 
 // complete reports a directory that Pull has completed.

@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -77,9 +78,14 @@ func TestHostKeepsItsOrder(t *testing.T) {
 	h := newHost(t, dir, "6.0.5", "")
 	must(t, h.Obey(Order{ID: "one"}))
 	must(t, h.Obey(Order{ID: "one"}))
+	must(t, h.SetPace(5, true))
 	again := newHost(t, dir, "6.0.5", "")
-	if s := again.State(); s.Stage != StageCopying || s.Order == nil || s.Order.ID != "one" {
+	if s := again.State(); s.Stage != StageCopying || s.Order == nil || s.Order.ID != "one" || !s.Paused {
 		t.Errorf("%+v", s)
+	}
+	must(t, again.SetPace(0, false))
+	if s := newHost(t, dir, "6.0.5", "").State(); s.Paused {
+		t.Error("a resumed agent is paused when it starts again")
 	}
 	if err := again.Obey(Order{ID: "two"}); err == nil || !strings.Contains(err.Error(), "another migration") {
 		t.Errorf("another order: %v", err)
@@ -94,6 +100,60 @@ func TestHostKeepsItsOrder(t *testing.T) {
 	}
 	if s := again.State(); s.Stage != StageCopying {
 		t.Errorf("stage %s", s.Stage)
+	}
+}
+
+// TestHostPausedBeforeItsOrder: it does not copy when the order comes.
+func TestHostPausedBeforeItsOrder(t *testing.T) {
+	h := newHost(t, filepath.Join(t.TempDir(), "db"), "6.0.5", "")
+	must(t, h.SetPace(0, true))
+	must(t, h.Obey(Order{ID: "one"}))
+	if s := h.State(); !s.Paused || s.Stage != StageCopying {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestHostCannotStoreItsState: a copy that is complete while its state cannot be stored, as on a full disk, is served
+// and stored later.
+func TestHostCannotStoreItsState(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "db")
+	h := newHost(t, dir, "6.0.5", "")
+	o := serve(t, fakeAgent(t, fakeMember(t), AgentOptions{}), "a token of some length", nil)
+	h.o.Peer = func(string) (*Client, error) { return NewClient(o) }
+	must(t, h.Obey(Order{ID: "one", Formation: Formation{Set: "made"}}))
+	must(t, os.Remove(h.file()))
+	must(t, os.MkdirAll(filepath.Join(h.file(), "in the way"), 0o700))
+	for range 3 {
+		err := h.step(t.Context(), h.kept)
+		if err == nil || !strings.Contains(err.Error(), "cannot store the agent's state") {
+			t.Fatalf("a state that cannot be stored: %v", err)
+		}
+	}
+	must(t, os.RemoveAll(h.file()))
+	must(t, h.step(t.Context(), h.kept))
+	if s := h.State(); s.Stage != StageCopied {
+		t.Errorf("%+v", s)
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	handler, err := NewHostHandler(h, "a token of some length", true)
+	must(t, err)
+	_, err = Pull(t.Context(), client(t, serveHandler(t, handler, "a token of some length")), PullOptions{DBPath: to})
+	must(t, err)
+	sameFiles(t, dir, to)
+}
+
+// TestHostErrorEnds: an agent has an error until the step goes on, however long that takes then.
+func TestHostErrorEnds(t *testing.T) {
+	h := newHost(t, filepath.Join(t.TempDir(), "db"), "6.0.5", "")
+	h.stats.enter(PhaseCopy, 10)
+	h.stats.pass(5)
+	h.fail(errors.New("no room"))
+	if s := h.State(); s.Error != "no room" {
+		t.Errorf("%+v", s)
+	}
+	h.stats.enter(PhaseCopy, 10)
+	if s := h.State(); s.Error != "" {
+		t.Errorf("%+v", s)
 	}
 }
 

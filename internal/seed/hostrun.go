@@ -153,8 +153,7 @@ func NewHostHandler(h *Host, token string, local bool) (http.Handler, error) {
 		return struct{}{}, h.Advance(q.ID, q.To)
 	}))
 	mux.HandleFunc("POST /v1/pace", turn(func(_ context.Context, q paceRequest) (any, error) {
-		h.SetPace(q.Bytes, q.Paused)
-		return struct{}{}, nil
+		return struct{}{}, h.SetPace(q.Bytes, q.Paused)
 	}))
 	return serveBlocks(h, mux, token, local)
 }
@@ -164,9 +163,11 @@ func (c *Client) Describe(ctx context.Context) (*Plan, error) {
 	return ask[Plan](ctx, c, "describe", struct{}{})
 }
 
-// State returns how far a host is.
+// State returns how far a host is. It does not retry.
 func (c *Client) State(ctx context.Context) (*HostState, error) {
-	return ask[HostState](ctx, c, "state", struct{}{})
+	once := *c
+	once.o.RetryFor = 0
+	return ask[HostState](ctx, &once, "state", struct{}{})
 }
 
 // Check returns a plan with the checks of a host.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -62,6 +63,11 @@ func serve(t *testing.T, a *Agent, token string, wrap func(http.Handler) http.Ha
 	if wrap != nil {
 		h = wrap(h)
 	}
+	return serveHandler(t, h, token)
+}
+
+func serveHandler(t *testing.T, h http.Handler, token string) ClientOptions {
+	t.Helper()
 	srv := httptest.NewTLSServer(h)
 	t.Cleanup(srv.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -229,6 +235,22 @@ func TestCutConnectionsAreResumed(t *testing.T) {
 	_, err := Pull(t.Context(), client(t, o), PullOptions{DBPath: to, Workers: 1})
 	must(t, err)
 	sameFiles(t, dir, to)
+}
+
+// TestEveryReplyIsCut: a link that carries no reply as a whole still carries the files, each block once.
+func TestEveryReplyIsCut(t *testing.T) {
+	dir := fakeMember(t)
+	noise := make([]byte, 200_000)
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	must(t, os.WriteFile(filepath.Join(dir, "index-3.wt"), noise, 0o600))
+	o := serve(t, fakeAgent(t, dir, AgentOptions{}), "a token of some length", cutter(1))
+	to := filepath.Join(t.TempDir(), "to")
+	report, err := Pull(t.Context(), client(t, o), PullOptions{DBPath: to})
+	must(t, err)
+	sameFiles(t, dir, to)
+	if report.CopiedBytes != report.Bytes {
+		t.Errorf("%d bytes were copied for files of %d", report.CopiedBytes, report.Bytes)
+	}
 }
 
 func TestSeveralPullersShareARound(t *testing.T) {

@@ -52,7 +52,7 @@ func (p *Plan) checkTarget(ctx context.Context, o Options) {
 	}
 	if root, err := os.OpenRoot(dir); err == nil {
 		defer root.Close()
-		_, err := claim(root)
+		_, err := claim(root, o.Member.NewSet == "")
 		if errors.Is(err, errNotEmpty) && replace != nil {
 			err = errors.Join(checkFree(root), replace(ctx, root))
 		}

@@ -103,7 +103,7 @@ func (p *pull) openTarget(ctx context.Context) error {
 		return fmt.Errorf("seed: cannot open the new data directory: %w", err)
 	}
 	p.root = root
-	p.report.Resumed, err = claim(root)
+	p.report.Resumed, err = claim(root, p.o.relay == nil)
 	replaces := errors.Is(err, errNotEmpty) && p.o.Replace != nil
 	if err == nil || replaces {
 		p.lock, err = lockDirectory(root, true)
@@ -117,8 +117,8 @@ func (p *pull) openTarget(ctx context.Context) error {
 	return nil
 }
 
-// claim accepts an empty directory, or an incomplete copy.
-func claim(root *os.Root) (resumes bool, err error) {
+// claim accepts an empty directory, or an incomplete copy. replaceable says that the command has --replace.
+func claim(root *os.Root, replaceable bool) (resumes bool, err error) {
 	if poisoned(root) {
 		return true, nil
 	}
@@ -129,6 +129,10 @@ func claim(root *os.Root) (resumes bool, err error) {
 	for _, e := range entries {
 		// Left by a start that failed before the first byte, or by a new file system.
 		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
+			if !replaceable {
+				return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
+					"give an empty directory, or empty it")
+			}
 			return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
 				"give an empty directory; only --replace overwrites files, if they are that member's own")
 		}

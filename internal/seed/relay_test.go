@@ -1,14 +1,11 @@
 package seed
 
 import (
-	"encoding/pem"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -104,11 +101,7 @@ func serveRelay(t *testing.T, r *relay) ClientOptions {
 	const token = "a token of some length"
 	h, err := serveBlocks(r, http.NewServeMux(), token, true)
 	must(t, err)
-	srv := httptest.NewTLSServer(h)
-	t.Cleanup(srv.Close)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
-	return ClientOptions{URL: srv.URL, TokenFile: tokenFile(t, token), CA: ca, RetryFor: 10 * time.Second}
+	return serveHandler(t, h, token)
 }
 
 type countingWriter struct {

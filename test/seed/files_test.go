@@ -1,11 +1,13 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,13 +28,17 @@ type migration struct {
 	*ground
 	hosts   []*targetHost
 	source  *test.Process // seed serve
+	via     string        // port by which the others know it, if that is not its own
 	sync    *test.Process
 	options []string // of the sync
 }
 
 // targetHost is an agent with its member.
 type targetHost struct {
-	dir, host, port string // port of the agent
+	dir, host, port string    // port of the agent
+	via             string    // port by which the others know it, if that is not its own
+	disk            *lab.Disk // that has dir, if it is a small one
+	enter           []string  // command that runs the agent there
 	agent           *test.Process
 }
 
@@ -63,9 +69,10 @@ func (m *migration) start(rate string) {
 func (m *migration) startAgent(h *targetHost) {
 	m.t.Helper()
 	port := h.host[strings.Index(h.host, ":")+1:]
-	h.agent = test.Start(m.t, m.bin, append([]string{"seed", "agent", "--dbpath", h.dir, "--member", h.host,
+	command := slices.Concat(h.enter, []string{m.bin, "seed", "agent", "--dbpath", h.dir, "--member", h.host,
 		"--listen", "127.0.0.1:" + h.port, "--listen-tls-cert", m.pem, "--ca-file", m.pem, "--token-file", m.token, "--",
-		m.program}, memberFlags("moved", h.dir, port)...)...)
+		m.program}, memberFlags("moved", h.dir, port))
+	h.agent = test.Start(m.t, command[0], command[1:]...)
 	kit.Until(m.t, "the agent listens", func() bool {
 		select {
 		case <-h.agent.Done():
@@ -92,9 +99,9 @@ func (m *migration) target() string {
 
 func (m *migration) args(more ...string) []string {
 	args := []string{"sync", "--source", m.set.URI(), "--target", m.target(), "--copy", "files", "--source-agent",
-		"https://127.0.0.1:" + m.port, "--token-file", m.token, "--ca-file", m.pem}
+		"https://127.0.0.1:" + cmp.Or(m.via, m.port), "--token-file", m.token, "--ca-file", m.pem}
 	for _, h := range m.hosts {
-		args = append(args, "--target-agents", "https://127.0.0.1:"+h.port)
+		args = append(args, "--target-agents", "https://127.0.0.1:"+cmp.Or(h.via, h.port))
 	}
 	return append(append(args, m.options...), more...)
 }
@@ -276,7 +283,7 @@ func TestMigrationByFilesRejected(t *testing.T) {
 	m.source = m.serve()
 	must(t, os.MkdirAll(h.dir, 0o700))
 	must(t, os.WriteFile(filepath.Join(h.dir, "other"), nil, 0o600))
-	rejected("target directory")
+	rejected("give an empty directory, or empty it")
 	must(t, os.Remove(filepath.Join(h.dir, "other")))
 	p := test.Start(t, m.bin, m.args("--dry-run")...)
 	if err := p.Wait(time.Minute); err != nil || !strings.Contains(p.Output(), "users and roles arrive") {
