@@ -179,11 +179,10 @@ func (w *filesWork) agents() contender {
 				m.runs(c.pid())
 				all.Go(func() error { // an end by SIGTERM is no error
 					err := c.wait()
-					m.used(c.cpu())
-					if agents.Err() != nil {
-						return nil
+					if m.used(c.cpu()); agents.Err() == nil {
+						return err
 					}
-					return err
+					return nil
 				})
 				return "http://" + address, listens(ctx, c, address)
 			}
