@@ -251,11 +251,14 @@ func TestVerifyLent(t *testing.T) {
 	b.worker(b.nats.Address(), worker.Options{Name: "w1", RangeBytes: 64 << 10})
 	b.until("job", "following", following)
 	b.worker(b.nats.Address(), worker.Options{Name: "w2"})
-	b.ok(b.source.Database("admin").RunCommand(t.Context(),
-		bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "alwaysOn"},
-			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"find", "aggregate"}},
-				{Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true},
-				{Key: "blockTimeMS", Value: 500}}}}).Err())
+	reads := func(ms int) { // reads take so long that another one has time to help
+		b.ok(b.source.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "alwaysOn"},
+				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"find", "aggregate"}},
+					{Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true},
+					{Key: "blockTimeMS", Value: ms}}}}).Err())
+	}
+	reads(500)
 	target := b.onTarget("parts")
 	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
@@ -275,6 +278,7 @@ func TestVerifyLent(t *testing.T) {
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Source: new(pace.Low)})
 	b.ok(err)
 	b.until("job", "a low load", func(j *service.Job) bool { return j.Definition.Desired.Loads != nil })
+	reads(100) // one after the other
 	b.ask("job", "low", service.VerifyOptions{})
 	if v, _ = b.result("job", "low", service.VerifyDifferent); len(v.Report.Helpers) != 0 {
 		t.Errorf("helped although the load is low: %+v", v.Report.Helpers)
