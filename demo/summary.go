@@ -98,8 +98,12 @@ func (d *demo) summary(context.Context) error {
 	}
 	row("  right before the end", "a burst of %s operations in %s", grouped(burstInserts+burstUpdates+burstDeletes),
 		seconds(d.burstTook))
-	row("copied", "%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), size(s.Copy.Bytes),
-		grouped(rate))
+	if d.files != nil {
+		row("copied", "%s of files, of all members together", size(s.Copy.Bytes))
+	} else {
+		row("copied", "%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), size(s.Copy.Bytes),
+			grouped(rate))
+	}
 	row("changes applied", "%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)
 	row("phases", "%s", strings.Join(phases, ", "))
 	if f := d.files; f != nil {
