@@ -335,9 +335,8 @@ func (s *Streamed) Find(ctx context.Context, of lookup.Collection, q lookup.Ques
 	if !s.routed() {
 		return lookup.Find(ctx, s.Cluster, of, q)
 	}
-	// What is there twice may be in the middle of a move by a transaction, which a shard that has died commits late.
-	const patience = 30 * time.Second
-	for began := time.Now(); ; {
+	const looks = 5 // at what is there twice: the reads of several shards have no common time
+	for twice := 0; ; {
 		name, err := s.name(ctx, of.DB, of.UUID)
 		if err == nil && name == "" {
 			err = errNotFound(of.DB, of.UUID)
@@ -347,7 +346,7 @@ func (s *Streamed) Find(ctx context.Context, of lookup.Collection, q lookup.Ques
 		}
 		of.Name = name
 		docs, err := lookup.FindByClient(ctx, s.Cluster, of, q)
-		if errors.Is(err, lookup.ErrTwice) && time.Since(began) < patience {
+		if twice++; errors.Is(err, lookup.ErrTwice) && twice < looks {
 			if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
 				return nil, err
 			}

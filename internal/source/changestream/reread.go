@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -112,9 +114,15 @@ func (r *rereader) read(ctx context.Context, events []stream.Event, open []int) 
 		return n, nil
 	}
 	docs, until, err := r.a.s.find(ctx, first, lookup.Question{IDs: ids, At: r.at, Most: mostRead})
-	if errors.Is(err, lookup.ErrTooMuch) && len(ids) > 1 {
+	switch {
+	case errors.Is(err, lookup.ErrTooMuch) && len(ids) > 1:
 		r.most = max(len(ids)/4, 1)
 		return r.read(ctx, events, open)
+	case errors.Is(err, errOther) && len(ids) > 1:
+		r.most = 1
+		return r.read(ctx, events, open)
+	case errors.Is(err, errOther) && first.Kind == stream.Insert: // it says itself what was inserted
+		return n, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read documents of %s, as change events up to %s do not say how they have changed: %w",
@@ -218,7 +226,7 @@ func (s *Source) findThroughRouter(ctx context.Context, of lookup.Collection, q 
 		}
 		now := of
 		now.Name = name
-		if docs, err = lookup.Find(ctx, s.cluster, now, q); err != nil {
+		if docs, err = s.findOnce(ctx, now, q); err != nil {
 			return nil, until, err
 		}
 		if again, err := s.nameOf(ctx, of); err != nil || again == name {
@@ -228,6 +236,9 @@ func (s *Source) findThroughRouter(ctx context.Context, of lookup.Collection, q 
 	}
 	return nil, until, mongo.Retry("the collection is renamed again and again", nil, "")
 }
+
+var errOther = mongo.WithHint(errors.New("the collection now has another UUID, so it may have been moved"),
+	"start the job again with --restart, which copies the present state; sources from 6.0 on need fewer such reads")
 
 // nameOf returns the present name of a collection, "" if it is gone. It fails if another collection has its
 // name: it was moved to another shard, or dropped and created again.
@@ -244,8 +255,22 @@ func (s *Source) nameOf(ctx context.Context, of lookup.Collection) (string, erro
 		}
 	}
 	if len(found) > 0 {
-		return "", mongo.WithHint(fmt.Errorf("the collection now has another UUID, so it may have been moved"),
-			"start the job again with --restart, which copies the present state; sources from 6.0 on need no such reads")
+		return "", errOther
 	}
 	return "", nil
+}
+
+// findOnce waits while a document is on two shards. A transaction may be moving it, whose halves shards commit at times
+// of their own, and one that has died commits late.
+func (s *Source) findOnce(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, err error) {
+	const most = 30 * time.Second
+	for began := time.Now(); ; {
+		docs, err = lookup.Find(ctx, s.cluster, of, q)
+		if !errors.Is(err, lookup.ErrTwice) || time.Since(began) > most {
+			return docs, err
+		}
+		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
 }

@@ -1,10 +1,13 @@
 package changestream
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -13,8 +16,10 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -34,6 +39,8 @@ func TestRouter(t *testing.T) {
 				t.Error("chunk migrations are shown")
 			}
 			w.router(testseed.Of(t))
+			w.twice()
+			w.recreated()
 		})
 	}
 }
@@ -98,6 +105,73 @@ func (w world) router(seed uint64) {
 		events := of(all[:i+1], "routed")
 		events = append(events, of(w.read(New(w.c, o), all[i].Resume(), end), "routed")...)
 		w.sameDocuments(events, want)
+	}
+}
+
+// twice reads a document that two shards have: the reader waits until it is on one of them only.
+func (w world) twice() {
+	w.Helper()
+	w.run("admin", d("shardCollection", "routed.t", "key", d("k", "hashed")))
+	coll := w.c.Client.Database("routed").Collection("t")
+	kept, err := coll.InsertOne(w.Context(), d("_id", 1, "k", 0))
+	w.ok(err)
+	other := 1
+	for ; ; other++ { // a shard takes no second one
+		if _, err = coll.InsertOne(w.Context(), d("_id", 1, "k", other)); !driver.IsDuplicateKeyError(err) {
+			break
+		}
+	}
+	w.ok(err)
+	at, err := w.c.ClusterTime(w.Context())
+	w.ok(err)
+	specs, err := w.c.Client.Database("routed").ListCollectionSpecifications(w.Context(), d("name", "t"))
+	w.ok(err)
+	of := lookup.Collection{DB: "routed", Name: "t", UUID: *specs[0].UUID}
+	find := func(ctx context.Context) ([]bson.Raw, error) {
+		docs, _, err := New(w.c, w.options("routed")).findThroughRouter(ctx, of, lookup.Question{
+			IDs: []bson.RawValue{bsonraw.RawValue(bsonraw.IDOf(kit.Raw(d("_id", kept.InsertedID))))}, At: at})
+		return docs, err
+	}
+	short, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+	defer cancel()
+	if docs, err := find(short); !errors.Is(err, context.DeadlineExceeded) {
+		w.Errorf("of two shards: %v, %v", docs, err)
+	}
+	_, err = coll.DeleteOne(w.Context(), d("_id", 1, "k", other))
+	w.ok(err)
+	docs, err := find(w.Context())
+	if want := kit.Raw(d("_id", 1, "k", 0)); err != nil || len(docs) != 1 || !bytes.Equal(docs[0], want) {
+		w.Errorf("of one shard: %v, want %s, %v", docs, want, err)
+	}
+}
+
+// recreated reads what transactions inserted into a sharded collection that users have dropped and made again.
+func (w world) recreated() {
+	w.Helper()
+	shard := func() { w.run("admin", d("shardCollection", "routed.r", "key", d("k", "hashed"))) }
+	shard()
+	pos, err := Start(w.Context(), w.c)
+	w.ok(err)
+	coll := w.c.Client.Database("routed").Collection("r")
+	for range 2 {
+		x := w.begin()
+		for id := range 3 {
+			x.insert(coll, id, bson.E{Key: "k", Value: id})
+		}
+		x.commit()
+		w.ok(coll.Drop(w.Context()))
+		shard()
+	}
+	end, err := w.c.ClusterTime(w.Context())
+	w.ok(err)
+	inserted := 0
+	for _, ev := range of(w.read(New(w.c, w.options("routed")), pos, end), "routed") {
+		if ev.NS == "routed.r" && ev.Kind == stream.Insert && len(ev.Doc) > 0 {
+			inserted++
+		}
+	}
+	if inserted != 6 {
+		w.Errorf("%d insertions, want 6", inserted)
 	}
 }
 
