@@ -90,7 +90,7 @@ func TestFollow(t *testing.T) {
 				backs++
 			}
 			for back := range backs {
-				next, latest, err := follow(x.changes[i-back:], "d.c", idOf(of), listed)
+				next, latest, err := follow(pastsOf(x.changes[i-back:]), "d.c", idOf(of), listed)
 				if err != nil || number(next) != want || number(latest) != last {
 					t.Fatalf("change %d of %+v, from %d before: %d, %d, %v, want %d, %d", i, x.changes, back, number(next),
 						number(latest), err, want, last)

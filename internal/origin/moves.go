@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -150,9 +149,10 @@ func (m *moves) successor(ctx context.Context, uuid bson.Binary) (now bson.Binar
 		delete(m.colls, id) // nobody need look again
 		return now, nil
 	}
-	if *latest != id {
-		m.next[id], m.colls[*latest] = *latest, collection{was.ns, m.colls[*latest].made}
+	if *latest == id { // the routers have changed their mind
+		return now, mongo.Retry(was.ns+" was not listed a moment ago", nil, "")
 	}
+	m.next[id], m.colls[*latest] = *latest, collection{was.ns, m.colls[*latest].made}
 	return binaryOf(*latest), nil
 }
 
@@ -182,7 +182,7 @@ func (m *moves) movedTo(ctx context.Context, ns string, id [16]byte, after mongo
 }
 
 // changesOf returns the changes of a name's collections after a position, up to now.
-func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) ([]stream.Change, error) {
+func (m *moves) changesOf(ctx context.Context, ns string, after mongo.OpTime) ([]pastChange, error) {
 	support, err := m.of.Support(ctx)
 	if err != nil {
 		return nil, err
@@ -205,44 +205,54 @@ type past struct {
 	all  []pastChange
 }
 
+// pastChange is what matters of a schema change.
 type pastChange struct {
-	stream.Change
-	at mongo.OpTime
+	kind         stream.ChangeKind
+	ns, to       string
+	id, replaced [16]byte // zero: unknown
+	at           mongo.OpTime
 }
 
+func pastOf(ch *stream.Change, at mongo.OpTime) pastChange {
+	c := pastChange{kind: ch.Kind, ns: ch.NS, to: ch.To, at: at}
+	c.id, _ = ownership.ParseUUID(ch.UUID)
+	c.replaced, _ = ownership.ParseUUID(ch.Replaced)
+	return c
+}
+
+func (c *pastChange) concerns(ns string) bool { return c.ns == ns || c.to == ns }
+
 // of returns the changes of a name's collections in a span.
-func (p *past) of(ctx context.Context, ns string, span oplog.Span, read schema.Changes) ([]stream.Change, error) {
+func (p *past) of(ctx context.Context, ns string, span oplog.Span, read schema.Changes) ([]pastChange, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.span.Until.IsZero() || span.After.Before(p.span.After) {
 		p.span, p.all = oplog.Span{After: span.After, Until: span.After}, nil
 	}
 	var err error
-	if all := p.all; p.span.Until.Before(span.Until) {
+	if p.span.Until.Before(span.Until) {
 		from := p.span.After
 		if from.Before(p.span.Until) { // whose moment may have been read in part
 			from = p.span.Until.Previous()
 		}
-		all = slices.DeleteFunc(all, func(c pastChange) bool { return from.Before(c.at) })
-		rest := oplog.Span{After: from, Until: span.Until}
-		p.all, err = readPast(ctx, all, rest, read, func(*stream.Change) bool { return true })
+		p.all = slices.DeleteFunc(p.all, func(c pastChange) bool { return from.Before(c.at) })
+		p.all, err = readPast(ctx, p.all, "", oplog.Span{After: from, Until: span.Until}, read)
 		p.span.Until = span.Until
 	}
-	mine := func(ch *stream.Change) bool { return ch.NS == ns || ch.To == ns }
 	found := p.all
 	if err != nil {
 		p.span, p.all = oplog.Span{}, nil
 	}
 	if errors.Is(err, errManyChanges) { // fewer may be of this name
-		found, err = readPast(ctx, nil, span, read, mine)
+		found, err = readPast(ctx, nil, ns, span, read)
 	}
 	if err != nil {
 		return nil, mongo.Wrap(err, "look for changes of %s since %s", ns, span.After)
 	}
-	var changes []stream.Change
-	for i := range found {
-		if c := &found[i]; span.After.Before(c.at) && mine(&c.Change) {
-			changes = append(changes, c.Change)
+	var changes []pastChange
+	for _, c := range found {
+		if span.After.Before(c.at) && c.concerns(ns) {
+			changes = append(changes, c)
 		}
 	}
 	return changes, nil
@@ -251,18 +261,18 @@ func (p *past) of(ctx context.Context, ns string, span oplog.Span, read schema.C
 var errManyChanges = mongo.WithHint(fmt.Errorf("there are more than %d schema changes", mostChanges),
 	"start the job again with --restart, which copies the present state")
 
-// readPast appends the changes of a span to keep, mostChanges in all.
-func readPast(ctx context.Context, all []pastChange, span oplog.Span, read schema.Changes,
-	keep func(*stream.Change) bool) ([]pastChange, error) {
+// readPast appends the changes of a span, of one name or of all if it is "". There are at most mostChanges then.
+func readPast(ctx context.Context, all []pastChange, ns string, span oplog.Span,
+	read schema.Changes) ([]pastChange, error) {
 	err := read(ctx, span.After, span.Until, func(ch *stream.Change, at mongo.OpTime) error {
-		if !keep(ch) {
+		c := pastOf(ch, at)
+		if ns != "" && !c.concerns(ns) {
 			return nil
 		}
 		if len(all) == mostChanges {
 			return errManyChanges
 		}
-		all = append(all, pastChange{stream.Change{Kind: ch.Kind, NS: ch.NS, To: ch.To,
-			Replaced: bson.Binary{Data: bytes.Clone(ch.Replaced.Data)}, UUID: bson.Binary{Data: bytes.Clone(ch.UUID.Data)}}, at})
+		all = append(all, c)
 		return nil
 	})
 	return all, err
@@ -271,27 +281,26 @@ func readPast(ctx context.Context, all []pastChange, span oplog.Span, read schem
 // follow returns the first and the latest collection that continue the one with id, by the changes of its name.
 // listed has the name afterwards. movePrimary makes its copy while the original has the name. So who has the name right
 // after the drop, or is made while another one has it, is a copy.
-func follow(changes []stream.Change, ns string, id [16]byte, listed [][16]byte) (next, latest *[16]byte, err error) {
+func follow(changes []pastChange, ns string, id [16]byte, listed [][16]byte) (next, latest *[16]byte, err error) {
 	alive := [][16]byte{id}
 	for i := range changes {
 		ch := &changes[i]
-		of, _ := ownership.ParseUUID(ch.UUID)
-		mine := slices.Contains(alive, of)
+		mine := slices.Contains(alive, ch.id)
 		switch {
-		case ch.Kind == stream.ChangeCreate && !mine:
-			alive = append(alive, of)
-		case ch.Kind == stream.ChangeDrop && mine:
-			if alive = without(alive, of); len(alive) == 0 && of == id {
+		case ch.kind == stream.ChangeCreate && !mine:
+			alive = append(alive, ch.id)
+		case ch.kind == stream.ChangeDrop && mine:
+			if alive = without(alive, ch.id); len(alive) == 0 && ch.id == id {
 				alive = without(holders(changes[i+1:], ns, listed), id) // other shards report the drop, too
 			}
-			if len(alive) > 0 && next == nil && of == id {
+			if len(alive) > 0 && next == nil && ch.id == id {
 				next = &alive[len(alive)-1]
 			}
-		case ch.Kind == stream.ChangeRename && ch.NS == ns && of == id:
+		case ch.kind == stream.ChangeRename && ch.ns == ns && ch.id == id:
 			return nil, nil, mongo.Retry(ns+" was renamed meanwhile", nil, "")
-		case ch.Kind == stream.ChangeRename && ch.NS == ns && mine:
-			return next, &of, nil
-		case ch.Kind == stream.ChangeRename && ch.To == ns && !mine:
+		case ch.kind == stream.ChangeRename && ch.ns == ns && mine:
+			return next, &ch.id, nil
+		case ch.kind == stream.ChangeRename && ch.to == ns && !mine:
 			alive = nil
 		}
 		if len(alive) == 0 {
@@ -306,16 +315,15 @@ func follow(changes []stream.Change, ns string, id [16]byte, listed [][16]byte) 
 }
 
 // holders returns the collections that had a name before some changes, by those that have it after them.
-func holders(changes []stream.Change, ns string, after [][16]byte) [][16]byte {
+func holders(changes []pastChange, ns string, after [][16]byte) [][16]byte {
 	had := slices.Clone(after)
 	for _, ch := range slices.Backward(changes) {
-		of, _ := ownership.ParseUUID(ch.UUID)
-		had = without(had, of)
-		if ch.Kind == stream.ChangeDrop || ch.Kind == stream.ChangeRename && ch.NS == ns {
-			had = append(had, of)
+		had = without(had, ch.id)
+		if ch.kind == stream.ChangeDrop || ch.kind == stream.ChangeRename && ch.ns == ns {
+			had = append(had, ch.id)
 		}
-		if replaced, ok := ownership.ParseUUID(ch.Replaced); ok && ch.To == ns {
-			had = append(had, replaced)
+		if ch.replaced != [16]byte{} && ch.to == ns {
+			had = append(had, ch.replaced)
 		}
 	}
 	return had

@@ -93,11 +93,18 @@ func TestContinues(t *testing.T) {
 			changes = append(changes, ch)
 		}
 		now := [16]byte{15: tc.now[0]}
-		_, latest, err := follow(changes, "d.c", [16]byte{15: 'a'}, [][16]byte{now})
+		_, latest, err := follow(pastsOf(changes), "d.c", [16]byte{15: 'a'}, [][16]byte{now})
 		if got := latest != nil && *latest == now; err != nil || got != tc.want {
 			t.Errorf("%q, now %s: continues %t, %v", tc.history, tc.now, got, err)
 		}
 	}
+}
+
+func pastsOf(changes []stream.Change) (all []pastChange) {
+	for i := range changes {
+		all = append(all, pastOf(&changes[i], mongo.OpTime{}))
+	}
+	return all
 }
 
 // TestChangesOnce: what each shard reports passes once, and the names of a run follow it.
@@ -153,6 +160,8 @@ func TestKnownCopies(t *testing.T) {
 		want    []string
 		next    bson.Binary // of d.b
 	}{
+		{"replaced before this run", []stream.Change{{Kind: stream.ChangeDrop, NS: "d.a", UUID: uuid(9)}}, nil,
+			bson.Binary{}},
 		{"dropped by a user", []stream.Change{created, dropped, dropped}, []string{"create d.b", "drop d.b"}, bson.Binary{}},
 		{"moved", []stream.Change{created, {Kind: stream.ChangeCreate, NS: "d.b", UUID: uuid(3)}, dropped},
 			[]string{"create d.b", "identity d.b"}, uuid(3)},
