@@ -34,7 +34,7 @@ func (w *fullWork) byFiles() []contender {
 type filesWork struct {
 	*fullWork
 	from *lab.Member // the source's member whose files are copied: a secondary
-	all  []*newcomer
+	new  []*newcomer
 }
 
 // begin chooses the secondary, and directories and ports of the new members.
@@ -50,20 +50,18 @@ func (w *filesWork) begin(ctx context.Context) error {
 	if err := w.source.settle(ctx); err != nil {
 		return err
 	}
-	program, env, err := lab.Mongod(ctx, w.source.Info.Version.String())
-	if err != nil {
-		return err
-	}
 	for range w.target.lab.Members() {
 		port, err := freePort(ctx)
 		if err != nil {
 			return err
 		}
 		dir := filepath.Join(filepath.Dir(filepath.Dir(w.from.DBPath)), "files-"+port)
-		w.all = append(w.all, &newcomer{host: "127.0.0.1:" + port, dir: dir, program: program, env: env,
-			args: []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", dir, "--logpath",
-				dir + ".log", "--replSet", filesSet, "--wiredTigerCacheSizeGB", w.target.cache, "--setParameter",
-				"diagnosticDataCollectionEnabled=false"}})
+		n, err := newNewcomer(ctx, w.source.Info.Version, port, dir, "--replSet", filesSet, "--wiredTigerCacheSizeGB",
+			w.target.cache)
+		if err != nil {
+			return err
+		}
+		w.new = append(w.new, n)
 	}
 	return nil
 }
@@ -71,14 +69,11 @@ func (w *filesWork) begin(ctx context.Context) error {
 // end stops the members of the last round and removes their files.
 func (w *filesWork) end(ctx context.Context) error {
 	var errs []error
-	for _, n := range w.all {
+	for _, n := range w.new {
 		n.find()
-		errs = append(errs, n.end(ctx))
-		for _, suffix := range []string{"", ".log", ".out", ".millrace"} {
-			errs = append(errs, os.RemoveAll(n.dir+suffix))
-		}
+		errs = append(errs, n.end(ctx), n.remove())
 	}
-	w.all = nil
+	w.new = nil
 	return errors.Join(errs...)
 }
 
@@ -91,7 +86,7 @@ func (n *newcomer) find() {
 
 // used is the processor time of the new members.
 func (w *filesWork) used() (seconds float64) {
-	for _, n := range w.all {
+	for _, n := range w.new {
 		n.find()
 		seconds += processCPU([]int{n.pid})
 	}
@@ -108,7 +103,7 @@ func (w *filesWork) plain() contender {
 			s := &seedWork{bench: w.bench, site: w.site, from: w.from.Index}
 			each := func(do func(context.Context, *newcomer) error) error {
 				g, ctx := errgroup.WithContext(ctx)
-				for _, n := range w.all {
+				for _, n := range w.new {
 					g.Go(func() error { return do(ctx, n) })
 				}
 				return g.Wait()
@@ -154,55 +149,74 @@ func (w *filesWork) agents() contender {
 	return contender{
 		name: "millrace, by files", kind: KindMillrace, prepare: w.begin,
 		how: commandLine(args) + " --source-agent … --target-agents …; its agents run already, and count as the tool",
-		run: func(ctx context.Context, m *meter) (err error) {
+		run: func(ctx context.Context, m *meter) error {
 			agents, stop := context.WithCancel(ctx)
-			var all errgroup.Group
-			defer func() {
-				stop()
-				err = errors.Join(err, all.Wait())
-			}()
-			token := filepath.Join(w.dir, "token")
-			if err := os.WriteFile(token, []byte("a token of the bench, nothing else\n"), 0o600); err != nil {
-				return err
+			a := &agentGroup{filesWork: w, m: m, token: filepath.Join(w.dir, "token")}
+			err := a.start(agents)
+			if err == nil {
+				err = w.sync(ctx, m, append(args[:len(args):len(args)], a.args...), a.target)
 			}
-			begin := func(how string, args ...string) (string, error) {
-				port, err := freePort(ctx)
-				if err != nil {
-					return "", err
-				}
-				address := "127.0.0.1:" + port
-				args = append([]string{"seed", how, "--listen", address, "--token-file", token, "--log-level", "warn"}, args...)
-				c, err := startChild(agents, program{name: w.o.Millrace, env: w.all[0].env, args: args})
-				if err != nil {
-					return "", err
-				}
-				m.runs(c.pid())
-				all.Go(func() error { // an end by SIGTERM is no error
-					err := c.wait()
-					if m.used(c.cpu()); agents.Err() == nil {
-						return err
-					}
-					return nil
-				})
-				return "http://" + address, listens(ctx, c, address)
-			}
-			source, err := begin("serve", "--uri", w.source.lab.DirectURI(w.from.Index), "--dbpath", w.from.DBPath)
-			if err != nil {
-				return err
-			}
-			args, hosts := append(args[:len(args):len(args)], "--source-agent", source, "--token-file", token), []string(nil)
-			for _, n := range w.all {
-				address, err := begin("agent", append([]string{"--dbpath", n.dir, "--member", n.host, "--", n.program},
-					n.args...)...)
-				if err != nil {
-					return err
-				}
-				args, hosts = append(args, "--target-agents", address), append(hosts, n.host)
-			}
-			return w.sync(ctx, m, args, "mongodb://"+strings.Join(hosts, ",")+"/?replicaSet="+filesSet)
+			stop()
+			return errors.Join(err, a.all.Wait())
 		},
 		check: w.made,
 	}
+}
+
+// agentGroup are the agents of both sides.
+type agentGroup struct {
+	*filesWork
+	m      *meter
+	token  string
+	all    errgroup.Group
+	args   []string // of the sync
+	target string   // the new set's connection string
+}
+
+// start starts them, until ctx ends.
+func (a *agentGroup) start(ctx context.Context) error {
+	if err := os.WriteFile(a.token, []byte("a token of the bench, nothing else\n"), 0o600); err != nil {
+		return err
+	}
+	source, err := a.agent(ctx, "serve", "--uri", a.source.lab.DirectURI(a.from.Index), "--dbpath", a.from.DBPath)
+	if err != nil {
+		return err
+	}
+	a.args = []string{"--source-agent", source, "--token-file", a.token}
+	var hosts []string
+	for _, n := range a.new {
+		address, err := a.agent(ctx, "agent", append([]string{"--dbpath", n.dir, "--member", n.host, "--", n.program},
+			n.args...)...)
+		if err != nil {
+			return err
+		}
+		a.args, hosts = append(a.args, "--target-agents", address), append(hosts, n.host)
+	}
+	a.target = "mongodb://" + strings.Join(hosts, ",") + "/?replicaSet=" + filesSet
+	return nil
+}
+
+// agent starts one and returns its address. That ctx ends it is no error.
+func (a *agentGroup) agent(ctx context.Context, how string, args ...string) (string, error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return "", err
+	}
+	address := "127.0.0.1:" + port
+	args = append([]string{"seed", how, "--listen", address, "--token-file", a.token, "--log-level", "warn"}, args...)
+	c, err := startChild(ctx, program{name: a.o.Millrace, env: a.new[0].env, args: args})
+	if err != nil {
+		return "", err
+	}
+	a.m.runs(c.pid())
+	a.all.Go(func() error {
+		err := c.wait()
+		if a.m.used(c.cpu()); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	return "http://" + address, listens(ctx, c, address)
 }
 
 // sync measures the sync alone: agents run for a long time before it, as a service does.
@@ -228,7 +242,7 @@ func (w *filesWork) sync(ctx context.Context, m *meter, args []string, target st
 	m.newMember(w.used())
 	m.value("largest process MB", float64(largest)/1e6)
 	var host struct{ Copy struct{ LockSeconds float64 } }
-	raw, err := os.ReadFile(w.all[0].dir + ".millrace")
+	raw, err := os.ReadFile(w.new[0].dir + ".millrace")
 	if err == nil {
 		err = json.Unmarshal(raw, &host)
 	}
@@ -239,7 +253,7 @@ func (w *filesWork) sync(ctx context.Context, m *meter, args []string, target st
 // made checks the new set, and ends it.
 func (w *filesWork) made(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, w.end(ctx)) }()
-	for _, n := range w.all {
+	for _, n := range w.new {
 		c, err := connectWhenUp(ctx, n.uri())
 		if err != nil {
 			return err

@@ -42,22 +42,33 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &newcomer{host: "127.0.0.1:" + port, dir: filepath.Join(w.dir, "new-"+port)}
-	journal := "log=(prealloc=true)"
+	dir, journal := filepath.Join(w.dir, "new-"+port), "log=(prealloc=true)"
 	if w.replaces { // where the others are, and with their journal
-		n.dir = filepath.Join(filepath.Dir(filepath.Dir(w.source.lab.Members()[0].DBPath)), "new-"+port)
+		dir = filepath.Join(filepath.Dir(filepath.Dir(w.source.lab.Members()[0].DBPath)), "new-"+port)
 		journal = lab.LeanJournal
 	}
-	w.new = n
-	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
-		return nil, err
+	w.new, err = newNewcomer(ctx, w.source.Info.Version, port, dir, "--replSet", w.source.lab.Name(),
+		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--oplogSize", itoa(seedOplogMB(w.data)),
+		"--wiredTigerEngineConfigString", journal)
+	return w.new, err
+}
+
+// newNewcomer prepares a member's directory, address and command, with more arguments.
+func newNewcomer(ctx context.Context, version mongo.Version, port, dir string, more ...string) (*newcomer, error) {
+	n := &newcomer{host: "127.0.0.1:" + port, dir: dir}
+	var err error
+	n.program, n.env, err = lab.Mongod(ctx, version.String())
+	n.args = append([]string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", dir, "--logpath",
+		dir + ".log", "--setParameter", "diagnosticDataCollectionEnabled=false"}, more...)
+	return n, err
+}
+
+// remove removes the member's files, after its end.
+func (n *newcomer) remove() (err error) {
+	for _, suffix := range []string{"", ".log", ".out", ".json", ".millrace"} {
+		err = errors.Join(err, os.RemoveAll(n.dir+suffix))
 	}
-	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath",
-		n.dir + ".log",
-		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
-		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false",
-		"--wiredTigerEngineConfigString", journal}
-	return n, nil
+	return err
 }
 
 func (n *newcomer) uri() string { return "mongodb://" + n.host + "/?directConnection=true" }
@@ -223,8 +234,7 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 		c.Members = slices.DeleteFunc(c.Members, func(m bson.M) bool { return m["host"] == n.host })
 		return nil
 	})
-	return errors.Join(err, n.end(ctx), os.RemoveAll(n.dir), os.RemoveAll(n.dir+".log"), os.RemoveAll(n.dir+".out"),
-		os.RemoveAll(n.dir+".json"))
+	return errors.Join(err, n.end(ctx), n.remove())
 }
 
 func (w *seedWork) add(ctx context.Context, host string) error {
