@@ -169,6 +169,17 @@ func (p *Process) Finalize(ctx context.Context) error {
 // Pid is the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
+// PeakMemory is the largest resident memory so far in bytes, 0 after the end and where the system does not say.
+func (p *Process) PeakMemory() (peak int64) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(raw), "VmHWM:")
+	_, _ = fmt.Sscan(rest, &peak)
+	return peak << 10
+}
+
 // Children are the ids of the processes that a process has started and that run.
 func Children(pid int) (children []int) {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")

@@ -90,7 +90,7 @@ func watchPeak(p *test.Process) (peak func() int64) {
 			case <-p.Done():
 				return
 			case <-tick.C:
-				most = max(most, peakOf(p.Pid()))
+				most = max(most, p.PeakMemory())
 			}
 		}
 	}()
@@ -98,17 +98,6 @@ func watchPeak(p *test.Process) (peak func() int64) {
 		<-ended
 		return most
 	}
-}
-
-// peakOf is the peak of a running process in bytes, 0 where the system does not tell.
-func peakOf(pid int) (peak int64) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(raw), "VmHWM:")
-	_, _ = fmt.Sscan(rest, &peak)
-	return peak << 10
 }
 
 // cpuOf is the processor time of a running process, in ticks of 10 ms.
