@@ -41,8 +41,13 @@ type ground struct {
 
 func newGround(t *testing.T, version, topology string) *ground {
 	t.Helper()
-	set := lab.ForTest(t, lab.Options{Topology: topology, Version: version})
-	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, version), set: set, member: secondary(t, set),
+	return newGroundOf(t, lab.Options{Topology: topology, Version: version})
+}
+
+func newGroundOf(t *testing.T, o lab.Options) *ground {
+	t.Helper()
+	set := lab.ForTest(t, o)
+	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, o.Version), set: set, member: secondary(t, set),
 		port: freePort(t)}
 	g.pem, g.token = certificate(t), filepath.Join(t.TempDir(), "token")
 	g.source = kit.Client(t, g.uri()).Database("admin")

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	files "github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/test"
@@ -448,6 +450,58 @@ func TestMigrationByFilesElections(t *testing.T) {
 	churn.Stop()
 	t.Logf("%d operations", churn.Operations())
 	m.equal("elected")
+}
+
+// TestMigrationByFilesRolledBack: the files have a write that the source loses in an election. The copy waits for the
+// majority to have it, and the sync then ends, each time that it is started.
+func TestMigrationByFilesRolledBack(t *testing.T) {
+	lab.Nightly(t)
+	t.Parallel()
+	m := newMigrationOf(newGroundOf(t, lab.Options{Topology: "rs:4", Version: "6.0",
+		SetParameters: map[string]string{"enableTestCommands": "1"}}), 2)
+	primary, err := m.set.Primary(t.Context())
+	must(t, err)
+	client := kit.Client(t, m.set.URI())
+	must(t, lab.Reconfigure(t.Context(), client, func(c *lab.SetConfig) error {
+		c.Members[m.member.Index]["votes"], c.Members[m.member.Index]["priority"] = 0, 0
+		c.Settings["catchUpTimeoutMillis"] = 0 // a new primary would get the writes from that member
+		return nil
+	}))
+	docs := client.Database("lost").Collection("c")
+	_, err = docs.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "kept"}})
+	must(t, err)
+	replicate := func(mode string) {
+		t.Helper()
+		for i := range m.set.Members() {
+			if i != primary && i != m.member.Index {
+				must(t, kit.Client(t, m.set.DirectURI(i)).Database("admin").RunCommand(t.Context(),
+					bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: mode}}).Err())
+			}
+		}
+	}
+	replicate("alwaysOn")
+	alone := docs.Clone(options.Collection().SetWriteConcern(writeconcern.W1()))
+	for n := range 100 { // they stop after what they are fetching
+		_, err = alone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: n}})
+		must(t, err)
+	}
+	has := m.ground.source.Client().Database("lost").Collection("c")
+	kit.Until(t, "the member that is copied has the last write", func() bool {
+		return has.FindOne(t.Context(), bson.D{{Key: "_id", Value: 99}}).Err() == nil
+	})
+	m.start("1GB")
+	m.begin()
+	m.waiting("the source's majority to reach")
+	must(t, m.set.Members()[primary].Kill())
+	_, err = alone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "on the next primary"}})
+	must(t, err)
+	replicate("off")
+	for range 2 {
+		if err := m.sync.Wait(time.Minute); m.sync.ExitCode() != 1 || !strings.Contains(m.sync.Output(), "history differs from the one before") {
+			t.Fatalf("%v, exit code %d\n%s", err, m.sync.ExitCode(), m.sync.Output())
+		}
+		m.begin()
+	}
 }
 
 // TestMigrationByFilesMemory: the memory of all processes does not grow with the files.

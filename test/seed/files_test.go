@@ -44,7 +44,13 @@ type targetHost struct {
 
 func newMigration(t *testing.T, version, topology string, members int, more ...string) *migration {
 	t.Helper()
-	m := &migration{ground: newGround(t, version, topology), options: more}
+	return newMigrationOf(newGround(t, version, topology), members, more...)
+}
+
+func newMigrationOf(g *ground, members int, more ...string) *migration {
+	t := g.t
+	t.Helper()
+	m := &migration{ground: g, options: more}
 	for range members {
 		m.hosts = append(m.hosts, &targetHost{dir: filepath.Join(t.TempDir(), "db"), host: "127.0.0.1:" + freePort(t),
 			port: freePort(t)})
