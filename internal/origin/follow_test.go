@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/test/testseed"
 )
 
-// namesake makes the changes of a name's collections: users create, drop and rename them, and movePrimary moves them.
+// namesake makes the changes of a name's collections: users create, change, drop and rename them, and movePrimary moves
+// them.
 type namesake struct {
 	*rand.Rand
 	n       byte
@@ -33,7 +34,7 @@ func (x *namesake) log(kind stream.ChangeKind, ns, to string, of, replaced byte)
 
 func (x *namesake) step() {
 	was := x.holder
-	switch n := x.IntN(6); {
+	switch n := x.IntN(7); {
 	case was == 0 && n < 4:
 		x.n++
 		x.holder = x.n
@@ -42,6 +43,9 @@ func (x *namesake) step() {
 		x.n++
 		x.holder, x.moved[was] = x.n, x.n
 		x.log(stream.ChangeCreate, "d.c", "", x.n, 0)
+		if x.IntN(2) == 0 {
+			x.log(stream.ChangeCreateIndexes, "d.c", "", x.n, 0)
+		}
 		x.log(stream.ChangeDrop, "d.c", "", was, 0)
 	case was != 0 && n == 3:
 		x.holder, x.gone[was] = 0, true
@@ -51,6 +55,9 @@ func (x *namesake) step() {
 	case was != 0 && n == 4:
 		x.holder = 0
 		x.log(stream.ChangeRename, "d.c", "d.other", was, 0)
+	case was != 0 && n == 5:
+		kinds := []stream.ChangeKind{stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod}
+		x.log(kinds[x.IntN(len(kinds))], "d.c", "", was, 0)
 	default:
 		x.n++
 		x.holder, x.gone[was] = x.n, was != 0
@@ -85,14 +92,14 @@ func TestFollow(t *testing.T) {
 					last = 0
 				}
 			}
-			backs := 1
-			if want != 0 { // the copy was made right before
-				backs++
+			first := i
+			for want != 0 && x.changes[first].Kind != stream.ChangeCreate { // the copy was made right before
+				first--
 			}
-			for back := range backs {
-				next, latest, err := follow(pastsOf(x.changes[i-back:]), "d.c", idOf(of), listed)
+			for from := first; from <= i; from++ {
+				next, latest, err := follow(pastsOf(x.changes[from:]), "d.c", idOf(of), listed)
 				if err != nil || number(next) != want || number(latest) != last {
-					t.Fatalf("change %d of %+v, from %d before: %d, %d, %v, want %d, %d", i, x.changes, back, number(next),
+					t.Fatalf("change %d of %+v, from %d on: %d, %d, %v, want %d, %d", i, x.changes, from, number(next),
 						number(latest), err, want, last)
 				}
 			}

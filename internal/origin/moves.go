@@ -318,6 +318,9 @@ func follow(changes []pastChange, ns string, id [16]byte, listed [][16]byte) (ne
 func holders(changes []pastChange, ns string, after [][16]byte) [][16]byte {
 	had := slices.Clone(after)
 	for _, ch := range slices.Backward(changes) {
+		if ch.kind != stream.ChangeCreate && ch.kind != stream.ChangeDrop && ch.kind != stream.ChangeRename {
+			continue // it had the name before, too
+		}
 		had = without(had, ch.id)
 		if ch.kind == stream.ChangeDrop || ch.kind == stream.ChangeRename && ch.ns == ns {
 			had = append(had, ch.id)
