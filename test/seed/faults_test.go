@@ -497,8 +497,9 @@ func TestMigrationByFilesRolledBack(t *testing.T) {
 	must(t, err)
 	replicate("off")
 	for range 2 {
-		if err := m.sync.Wait(time.Minute); m.sync.ExitCode() != 1 || !strings.Contains(m.sync.Output(), "history differs from the one before") {
-			t.Fatalf("%v, exit code %d\n%s", err, m.sync.ExitCode(), m.sync.Output())
+		err := m.sync.Wait(time.Minute)
+		if out := m.sync.Output(); m.sync.ExitCode() != 1 || !strings.Contains(out, "history differs from the one before") {
+			t.Fatalf("%v, exit code %d\n%s", err, m.sync.ExitCode(), out)
 		}
 		m.begin()
 	}
