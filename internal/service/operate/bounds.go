@@ -98,8 +98,8 @@ func (d *Desk) checkSettings(ctx context.Context, c *service.Caller, name, setti
 	return checkSettings(name, settings)
 }
 
-// The settings of all jobs take up to maxDefined bytes, half of what the store takes: the rest is for changes, such as a
-// pause or a removal. Those of one caller take up to half of that.
+// The settings of all jobs take up to maxDefined bytes, half of what the store takes: the rest is for changes, such as
+// a pause or a removal. Those of one caller take up to half of that.
 const (
 	maxDefined = 256 << 20
 	// perJob is what a definition takes beside its settings.
