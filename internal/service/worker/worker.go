@@ -139,7 +139,7 @@ type namesake struct {
 	times int       // that it announced itself
 }
 
-// look returns an error if the namesake lives. What a dead one announced last counts once or, if it arrives late, twice.
+// look returns an error if the namesake lives. What a dead one announced last counts once, or twice if it arrives late.
 func (n *namesake) look(w *Worker) error {
 	for _, o := range w.View.Workers() {
 		if o.Name != w.Name || !o.StartedAt.Before(w.started) || o.At.Equal(n.last) {
