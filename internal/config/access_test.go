@@ -87,8 +87,8 @@ func TestFilesOfDefinitions(t *testing.T) {
 	}
 }
 
-// TestMachineOfDefinitions: a definition cannot have a worker send a token of its machine to a host, or look for sockets
-// there; the operator's own connection string may.
+// TestMachineOfDefinitions: a definition cannot have a worker send a token of its machine to a host, or look for
+// sockets there; the operator's own connection string may.
 func TestMachineOfDefinitions(t *testing.T) {
 	const aws = "mongodb://h/?authSource=%24external&authMechanism=MONGODB-AWS"
 	access := (&Work{}).Access(func(string) (string, bool) { return "", false })
