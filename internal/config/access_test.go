@@ -87,8 +87,8 @@ func TestFilesOfDefinitions(t *testing.T) {
 	}
 }
 
-// TestMachineOfDefinitions: a definition cannot have a worker send a token of its machine to a host; the operator's
-// own connection string may.
+// TestMachineOfDefinitions: a definition cannot have a worker send a token of its machine to a host, or look for
+// sockets there; the operator's own connection string may.
 func TestMachineOfDefinitions(t *testing.T) {
 	const aws = "mongodb://h/?authSource=%24external&authMechanism=MONGODB-AWS"
 	access := (&Work{}).Access(func(string) (string, bool) { return "", false })
@@ -103,9 +103,18 @@ func TestMachineOfDefinitions(t *testing.T) {
 			}
 		}
 	}
-	access.Secret = func(string, string) (string, error) { return aws, nil }
-	if _, problems := Definition("a", "source: env:S\ntarget: mongodb://t/\n", access); len(problems) > 0 {
-		t.Error(problems)
+	const socket = "mongodb://h,%2Ftmp%2Fmongodb-27017.sock/?replicaSet=a"
+	for _, text := range []string{"source: " + socket, "source: mongodb://s/\nsource-shard: \"s0=" + socket + "\""} {
+		_, problems := CheckDefinition("a", text+"\ntarget: mongodb://t/\n")
+		if len(problems) != 1 || !strings.Contains(problems.Error(), "names a socket") {
+			t.Errorf("%s: %s", text, problems)
+		}
+	}
+	for _, own := range []string{aws, socket} {
+		access.Secret = func(string, string) (string, error) { return own, nil }
+		if _, problems := Definition("a", "source: env:S\ntarget: mongodb://t/\n", access); len(problems) > 0 {
+			t.Error(problems)
+		}
 	}
 }
 

@@ -128,6 +128,10 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 		problem.What = "logs in with the identity of the worker's machine, which would send a token of it to any host"
 		problem.How = "give the connection string to the workers, and write env:NAME or file:NAME"
 	}
+	if written && problem.What == "" && mongo.HasSocket(value) {
+		problem.What = "names a socket, which is a file of the worker's machine"
+		problem.How = "give the connection string to the workers, and write env:NAME or file:NAME"
+	}
 	if written && problem.What == "" {
 		value, err = mongo.ReplaceFiles(value, func(_, file string) (string, error) { return access.File(file) })
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,26 @@ func checkNesting(raw []byte) error {
 	}
 	if deepest > maxNesting {
 		return fmt.Errorf("is nested more than %d deep", maxNesting)
+	}
+	return nil
+}
+
+// The parser's time grows with the square of these. All documents but one must be empty.
+const (
+	maxDocuments = 10
+	maxKeys      = 10_000
+)
+
+// checkCounts counts lines that may begin a document or have a key.
+func checkCounts(raw []byte) error {
+	more := func(lines string, most int) bool {
+		return len(regexp.MustCompile(`(?:^|[\r\n])`+lines).FindAllIndex(raw, most+1)) > most
+	}
+	switch {
+	case more(`(?:---|\.\.\.)`, maxDocuments):
+		return fmt.Errorf("has more than %d documents", maxDocuments)
+	case more(`[^:?\r\n]*[:?]`, maxKeys):
+		return fmt.Errorf("has more than %d lines with keys", maxKeys)
 	}
 	return nil
 }
@@ -110,8 +131,10 @@ func YAML(path string, raw []byte, how string) (body ast.Node, problems Problems
 			body, problems = nil, fail(0, "is not YAML", how)
 		}
 	}()
-	if err := checkNesting(raw); err != nil {
-		return nil, fail(0, err.Error(), how)
+	for _, check := range []func([]byte) error{checkNesting, checkCounts} {
+		if err := check(raw); err != nil {
+			return nil, fail(0, err.Error(), how)
+		}
 	}
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {

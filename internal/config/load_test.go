@@ -269,6 +269,21 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
+// TestLongFile: a file that would take the parser seconds is refused before it is parsed.
+func TestLongFile(t *testing.T) {
+	for text, want := range map[string]string{"---\na: 1\n": "documents", "---\ra: 1\r": "documents",
+		"a: 1\n...\n": "documents", "a:\n": "keys", "a:\r": "keys", "? a\n": "keys", "? a\n: b\n": "keys"} {
+		_, problems := CheckDefinition("a", strings.Repeat(text, maxFile/len(text)))
+		if got := problems.Error(); !strings.Contains(got, "has more than") || !strings.Contains(got, want) {
+			t.Errorf("%q: %.200s", text, got)
+		}
+	}
+	long := "---\nsource: env:A\ntarget: env:B\nexclude:\n" + strings.Repeat("- a.b\n", 2*maxKeys) + "...\n"
+	if _, problems := CheckDefinition("a", long); len(problems) > 0 {
+		t.Errorf("one document with a long list: %s", problems)
+	}
+}
+
 // TestDeepFile: what is nested so deep that the parser would take all memory is refused
 // before it is parsed.
 func TestDeepFile(t *testing.T) {

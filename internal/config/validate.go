@@ -74,6 +74,13 @@ func (c *checker) notBelowZero(setting string, value int) {
 	c.bad(value < 0, setting, fmt.Sprintf("%d is too small", value), "use 0 or more")
 }
 
+// parallel bounds what runs at once: a job must not take all memory of a worker from others.
+func (c *checker) parallel(setting string, value int) {
+	const most = 256
+	c.notBelowZero(setting, value)
+	c.bad(value > most, setting, fmt.Sprintf("%d is too large", value), fmt.Sprintf("use %d or less", most))
+}
+
 func (c *checker) notNegative(setting string, d time.Duration) {
 	c.bad(d < 0, setting, d.String()+" is negative", "use 0 or a duration such as 30s, 10m or 2h")
 }
@@ -258,9 +265,9 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.bad(err != nil || s.WriteConcern == "", "write-concern", fmt.Sprintf("%q is unknown", s.WriteConcern),
 		"use majority or a number of members from 1 to 50")
 	c.tags(s.ReadPreference, s.ReadTags)
-	c.notBelowZero("readers", s.Readers)
-	c.notBelowZero("writers", s.Writers)
-	c.notBelowZero("partitions", s.Partitions)
+	c.parallel("readers", s.Readers)
+	c.parallel("writers", s.Writers)
+	c.parallel("partitions", s.Partitions)
 	s.ApplyBuffer = c.applyBuffer(s.applyBuffer)
 	s.Limits.Bytes = c.rates(s.Limits.Docs, s.maxRateBytes)
 	s.SpoolBytes = c.bytes("spool-max", s.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
@@ -395,7 +402,7 @@ func (v *Verify) Validate(o Origins, _ []string) Problems {
 	c.namespaces(v.Rules)
 	c.notNegative("recheck-for", v.Recheck.For)
 	v.Online = v.Recheck.For > 0
-	c.notBelowZero("workers", v.Workers)
+	c.parallel("workers", v.Workers)
 	c.notBelowZero("max-differences", v.MaxDifferences)
 	c.report(v.Report)
 	c.notNegative(flagProgress, v.ProgressInterval)

@@ -67,6 +67,13 @@ func UsesMachine(uri string) bool {
 	})
 }
 
+// HasSocket reports whether a connection string names a Unix socket in place of a host.
+func HasSocket(uri string) bool {
+	a, err := splitURI(uri)
+	hosts, bad := url.PathUnescape(a.hosts)
+	return err == nil && bad == nil && strings.Contains(hosts, "/")
+}
+
 // optionsOf splits a query as the driver does, which takes both separators.
 func optionsOf(query string) []string {
 	return strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })

@@ -27,15 +27,15 @@ func registry(t *testing.T) Registry {
 	return r
 }
 
-// sync answers as one of this process does.
-type sync struct{ *httptest.Server }
+// syncing answers as one of this process does.
+type syncing struct{ *httptest.Server }
 
-func (s sync) URL() string   { return s.Server.URL }
-func (s sync) Token() string { return "token of " + s.URL() }
+func (s syncing) URL() string   { return s.Server.URL }
+func (s syncing) Token() string { return "token of " + s.URL() }
 
-func running(t *testing.T) (s sync, stop func()) {
+func running(t *testing.T) (s syncing, stop func()) {
 	t.Helper()
-	s = sync{httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s = syncing{httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != PathHealth || r.Header.Get("Authorization") != "" {
 			w.WriteHeader(http.StatusNotFound)
 		}
@@ -46,7 +46,7 @@ func running(t *testing.T) (s sync, stop func()) {
 }
 
 // add records a server of this process as the sync of a job.
-func add(t *testing.T, r Registry, job string, s sync) func() error {
+func add(t *testing.T, r Registry, job string, s syncing) func() error {
 	t.Helper()
 	end, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
 	if err != nil {

@@ -18,8 +18,11 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
@@ -42,6 +45,7 @@ func Listen(ctx context.Context, address, cert, key string, log *slog.Logger) (*
 		return nil, mongo.WithHint(fmt.Errorf("listen for the API: %w", err),
 			"choose another address with --listen; port 0 takes a free one")
 	}
+	l = &bounded{Listener: l, taken: make(chan struct{}, maxConnections()), closed: make(chan struct{})}
 	out := &Listener{l, "http://" + l.Addr().String(), loopback.Addr(l.Addr())}
 	if cert != "" {
 		get := certificates(cert, key, log)
@@ -52,6 +56,56 @@ func Listen(ctx context.Context, address, cert, key string, log *slog.Logger) (*
 		out.Listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get})
 	}
 	return out, nil
+}
+
+// maxConnections bounds the connections of a server, so that peers without a token leave files and memory to jobs.
+func maxConnections() int {
+	const most = 1000
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return most
+	}
+	return int(min(most, max(uint64(files.Cur)/4, 1))) //nolint:unconvert,gosec // of other types on other systems
+}
+
+// bounded has up to maxConnections at once. Others wait to be accepted.
+type bounded struct {
+	net.Listener
+	taken  chan struct{} // has one for each connection
+	closed chan struct{}
+	once   sync.Once // closes closed
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	select {
+	case b.taken <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.taken
+		return nil, err
+	}
+	return &boundedConn{Conn: c, leave: sync.OnceFunc(func() { <-b.taken })}, nil
+}
+
+// Close implements net.Listener.
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+type boundedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 // certificates reads the files for each connection, because they may be renewed, or else keeps the last.

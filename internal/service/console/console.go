@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -24,6 +26,9 @@ import (
 var files embed.FS //nolint:gochecknoglobals // that is how files are embedded
 
 const (
+	// maxWarnings of refused logins are logged at once, then one a second.
+	maxWarnings = 20
+
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action " +
 		"'self'; frame-ancestors 'none'; base-uri 'none'"
 )
@@ -57,7 +62,8 @@ func New(o Options) http.Handler {
 		o.Now = time.Now
 	}
 	p := newPages(o.Log)
-	l := &logins{Options: &o, pages: p, sessions: &sessions{now: o.Now, byID: map[string]*session{}}}
+	l := &logins{Options: &o, pages: p, sessions: &sessions{now: o.Now, byID: map[string]*session{}},
+		warnings: rate.NewLimiter(rate.Every(time.Second), maxWarnings)}
 	c := &console{Options: o, pages: p, logins: l}
 	mux := http.NewServeMux()
 	assets, err := fs.Sub(files, "assets")

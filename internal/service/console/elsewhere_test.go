@@ -1,8 +1,10 @@
 package console
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -71,11 +73,13 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestGuesses: a login says why it is refused.
+// TestGuesses: a login says why it is refused. Refusals, which anybody can cause, do not fill the log.
 func TestGuesses(t *testing.T) {
 	r := newRig(t)
 	o := r.options
 	from := ""
+	var log bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
 	o.Enter = func(_, address string) (*service.Caller, error) {
 		from = address
 		return nil, errors.New("there were too many")
@@ -90,5 +94,12 @@ func TestGuesses(t *testing.T) {
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusUnauthorized ||
 		!strings.Contains(string(body), "there were too many") || from != "127.0.0.1" {
 		t.Errorf("%d from %q: %s", resp.StatusCode, from, body)
+	}
+	for range 10 * maxWarnings {
+		r := httptest.NewRequest(http.MethodPost, "/login", http.NoBody)
+		server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if n := strings.Count(log.String(), "was refused"); n < maxWarnings || n > 2*maxWarnings {
+		t.Errorf("%d lines of the log", n)
 	}
 }

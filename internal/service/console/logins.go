@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -19,6 +21,14 @@ type logins struct {
 	*Options
 	*pages
 	sessions *sessions
+	// warnings bounds the lines of the log that anybody can cause.
+	warnings *rate.Limiter
+}
+
+func (l *logins) warn(r *http.Request, what string, err error) {
+	if l.warnings.Allow() {
+		l.Log.Warn(what, "from", address(r), "error", err)
+	}
 }
 
 func (l *logins) cookieName() string {
@@ -79,7 +89,7 @@ func (l *logins) login(w http.ResponseWriter, r *http.Request) {
 	to, token := next(r.PostForm.Get("next")), strings.TrimSpace(r.PostForm.Get("token"))
 	who, err := l.Enter(token, address(r))
 	if err != nil {
-		l.Log.Warn("a login to the console was refused", "from", address(r), "error", err)
+		l.warn(r, "a login to the console was refused", err)
 		l.loginAgain(w, to, said{http.StatusUnauthorized, "cannot log in: " + err.Error(),
 			"ask the people who run the service for a token"})
 		return
@@ -131,7 +141,7 @@ const (
 func (l *logins) elsewhere(w http.ResponseWriter, r *http.Request) {
 	address, keep, err := l.Provider.Begin(r.Context(), next(r.URL.Query().Get("next")))
 	if err != nil {
-		l.Log.Error("nobody can log in at the provider", "error", err)
+		l.warn(r, "nobody can log in at the provider", err)
 		l.loginAgain(w, "", said{http.StatusBadGateway, "cannot reach the provider",
 			"log in with a token; the service's log says more"})
 		return
@@ -157,7 +167,7 @@ func (l *logins) back(w http.ResponseWriter, r *http.Request) {
 	who, to, err := l.Provider.End(r.Context(), keep, r.URL.Query())
 	to = next(to)
 	if err != nil {
-		l.Log.Warn("a login at the provider was refused", "from", address(r), "error", err)
+		l.warn(r, "a login at the provider was refused", err)
 		l.loginAgain(w, to, said{http.StatusForbidden, "the login at " + l.Provider.Host() + " failed",
 			"try again, or ask the people who run the service: its log says why"})
 		return

@@ -59,7 +59,7 @@ func TestLettersRefused(t *testing.T) {
 	ctx, c := t.Context(), caller(service.Operator)
 	r.follows(r.job("shop"))
 	for text, f := range map[string]service.LetterFilter{"not a state": {State: "lost"},
-		"up to": {NS: strings.Repeat("x", maxLetterText+1)}} {
+		"up to": {NS: strings.Repeat("x", maxLetterText+1)}, "no NUL": {NS: "shop.\x00"}} {
 		_, err := r.Letters(ctx, c, "shop", f)
 		refusedAs(t, err, Invalid, text)
 	}

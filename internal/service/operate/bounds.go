@@ -81,13 +81,50 @@ func (t *turns) take(ctx context.Context, who string) (end func(), err error) {
 	}
 }
 
-func (d *Desk) checkSettings(ctx context.Context, c *service.Caller, name, settings string) error {
-	if len(settings) > smallSettings {
-		end, err := d.checking.take(ctx, c.Name)
-		if err != nil {
-			return err
-		}
-		defer end()
+// turn takes the caller's turn for large settings.
+func (d *Desk) turn(ctx context.Context, c *service.Caller, settings string) (end func(), err error) {
+	if len(settings) <= smallSettings {
+		return func() {}, nil
 	}
+	return d.checking.take(ctx, c.Name)
+}
+
+func (d *Desk) checkSettings(ctx context.Context, c *service.Caller, name, settings string) error {
+	end, err := d.turn(ctx, c, settings)
+	if err != nil {
+		return err
+	}
+	defer end()
 	return checkSettings(name, settings)
+}
+
+// The settings of all jobs take up to maxDefined bytes, half of what the store takes: the rest is for changes, such as
+// a pause or a removal. Those of one caller take up to half of that.
+const (
+	maxDefined = 256 << 20
+	// perJob is what a definition takes beside its settings.
+	perJob = 1 << 10
+)
+
+// roomFor refuses settings for which the store has no room.
+func (d *Desk) roomFor(c *service.Caller, name, settings string) error {
+	all, own := len(settings)+perJob, len(settings)+perJob
+	for _, j := range d.View.Jobs() {
+		if j.Definition.Name == name {
+			continue
+		}
+		size := len(j.Definition.Settings) + perJob
+		if all += size; j.Definition.CreatedBy == c.Name {
+			own += size
+		}
+	}
+	switch {
+	case all > maxDefined:
+		return refuse(Conflict, "remove jobs, or use patterns in place of lists",
+			"the settings of all jobs would take %d bytes, more than %d", all, maxDefined)
+	case own > maxDefined/2:
+		return refuse(Conflict, "remove some of them, or use patterns in place of lists",
+			"the settings of the jobs of %s would take %d bytes, more than %d", c.Name, own, maxDefined/2)
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,8 +67,11 @@ func TestManyChanges(t *testing.T) {
 	if e := r.trail(); e.Who != "ada" || e.Refused == "" {
 		t.Errorf("the refusal is not in the trail: %+v", e)
 	}
-	_, made, err := r.Create(t.Context(), caller(service.Admin),
-		service.Definition{Name: "shop", Settings: r.View.Job("shop").Definition.Settings})
+	d := r.View.Job("shop").Definition
+	r.follows(d)
+	_, _, err = r.Verify(t.Context(), caller(service.Operator), "shop", "", service.VerifyOptions{})
+	refusedAs(t, err, TooMany, "changes in an hour")
+	_, made, err := r.Create(t.Context(), caller(service.Admin), service.Definition{Name: "shop", Settings: d.Settings})
 	if made || err != nil {
 		t.Errorf("what changes nothing is refused: %v", err)
 	}
@@ -75,9 +80,34 @@ func TestManyChanges(t *testing.T) {
 	if _, err := r.Pause(t.Context(), bob, "shop"); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
+	before := r.trail().Seq
+	if _, err := r.Pause(t.Context(), bob, "shop"); err != nil || r.trail().Seq != before {
+		t.Errorf("what changes nothing fills the audit trail: %+v %v", r.trail(), err)
+	}
 	r.now = r.now.Add(time.Hour)
-	if _, err := r.Resume(t.Context(), caller(service.Operator), "shop"); err != nil {
+	if _, err := r.Resume(t.Context(), caller(service.Operator), "shop"); err != nil || r.trail().Seq == before {
 		t.Errorf("an hour later: %v", err)
+	}
+}
+
+// TestRoomForChanges: definitions of one caller leave others room, and the store room for changes.
+func TestRoomForChanges(t *testing.T) {
+	r := start(t)
+	ctx, ada, bob := t.Context(), caller(service.Admin), caller(service.Admin)
+	bob.Name = "bob"
+	const size = 1_000_000
+	text := strings.Repeat("#", size)
+	for i := range maxDefined/2/size + 1 {
+		r.must(r.Hub.Jobs.Create(ctx, &service.Definition{Name: fmt.Sprint("big", i), Settings: text, CreatedBy: "ada"}))
+	}
+	r.until(func() bool { return len(r.View.Jobs()) > maxDefined/2/size })
+	_, _, err := r.Create(ctx, ada, service.Definition{Name: "more", Settings: someSettings})
+	refusedAs(t, err, Conflict, "of ada would take")
+	if _, _, err := r.Create(ctx, bob, service.Definition{Name: "more", Settings: someSettings}); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	if _, err := r.Pause(ctx, ada, "big0"); err != nil {
+		t.Errorf("a change: %v", err)
 	}
 }
 

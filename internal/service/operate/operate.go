@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"strings"
 	"time"
 
@@ -124,6 +125,9 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	if d.View.Job(wanted.Name) == nil { // else nothing is made
 		if err := d.changing(ctx, q); err != nil {
 			return nil, false, err
+		}
+		if err := d.roomFor(c, wanted.Name, wanted.Settings); err != nil {
+			return nil, false, d.refused(ctx, q, err)
 		}
 	}
 	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
@@ -244,6 +248,9 @@ func (d *Desk) Edit(ctx context.Context, c *service.Caller, wanted service.Defin
 	if err := d.checkSettings(ctx, c, wanted.Name, wanted.Settings); err != nil {
 		return nil, err
 	}
+	if err := d.roomFor(c, wanted.Name, wanted.Settings); err != nil {
+		return nil, d.refused(ctx, q, err)
+	}
 	// A worker reports the failure shortly before it releases its lease.
 	await(ctx, d.View, func() bool { j := d.View.Job(wanted.Name); return j == nil || j.Lease == nil || !j.Untouched() })
 	return d.change(ctx, q, func(j *service.Job, w *service.Desired) error {
@@ -299,9 +306,19 @@ func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name strin
 
 // Limit changes rates and loads of a job; nil values stay as they are.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
+	var own *config.Sync
+	text := ""
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "limits", job: name},
 		func(j *service.Job, w *service.Desired) error {
-			own, _ := config.CheckDefinition(name, j.Definition.Settings)
+			if settings := j.Definition.Settings; own == nil || text != settings { // else this is another try
+				end, err := d.turn(ctx, c, settings)
+				if err != nil {
+					return err
+				}
+				own, _ = config.CheckDefinition(name, settings)
+				text = settings
+				end()
+			}
 			rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
 			if l.Docs != nil || l.Bytes != nil {
 				w.Limits = &rates
@@ -338,6 +355,9 @@ func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
+// errSame keeps what changes nothing out of the store and the audit trail.
+var errSame = errors.New("nothing changes")
+
 func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Desired) error) (*service.Job,
 	error) {
 	if err := d.enter(ctx, q); err != nil {
@@ -354,9 +374,15 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 		if err := do(now, &now.Definition.Desired); err != nil {
 			return err
 		}
+		if reflect.DeepEqual(*def, now.Definition) {
+			return errSame
+		}
 		def.Desired, def.Settings, def.Labels = now.Definition.Desired, now.Definition.Settings, now.Definition.Labels
 		return nil
 	})
+	if errors.Is(err, errSame) {
+		return now, nil
+	}
 	if errors.Is(err, hub.ErrNotFound) {
 		return nil, missing(q.job)
 	}

@@ -355,6 +355,18 @@ func TestLimit(t *testing.T) {
 	if w := r.View.Job("shop").Definition.Desired; w.Limits.Docs != 100 || w.Loads.Source != pace.Normal {
 		t.Errorf("what was refused is wanted: %+v %+v", w.Limits, w.Loads)
 	}
+	r.must(r.Hub.Jobs.Create(ctx, &service.Definition{Name: "long", Settings: someSettings +
+		strings.Repeat("#", smallSettings)}))
+	end, err := r.checking.take(ctx, c.Name)
+	r.must(err)
+	soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, err := r.Limit(soon, c, "long", server.Limits{Docs: &docs}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("long settings are read outside of the caller's turn: %v", err)
+	}
+	end()
+	_, err = r.Limit(ctx, c, "long", server.Limits{Docs: &docs})
+	r.must(err)
 }
 
 // TestSeen: lists have what somebody sees, and viewers learn no values of documents.

@@ -123,6 +123,9 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 	if len(f.ID) > maxLetterText || len(f.NS) > maxLetterText || len(f.After) > maxLetterText {
 		return nil, refuse(Invalid, "", "an id or a name of a dead letter takes up to %d bytes", maxLetterText)
 	}
+	if strings.ContainsRune(f.NS+f.ID, 0) {
+		return nil, refuse(Invalid, "", "an id or a name of a dead letter has no NUL character")
+	}
 	j := d.View.Job(name)
 	if j == nil {
 		return nil, missing(name)

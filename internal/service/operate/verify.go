@@ -37,6 +37,9 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	if err := verifiable(d.View, j); err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, false, err
+	}
 	w := service.VerifyRequest{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name}
 	switch err := d.Hub.Verifications.Create(ctx, &w); {
@@ -266,6 +269,9 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	}
 	if err := repairable(d.View, j); err != nil {
 		return nil, false, d.refused(ctx, q, err)
+	}
+	if err := d.changing(ctx, q); err != nil {
+		return nil, false, err
 	}
 	w := service.VerifyRequest{ID: id, Job: name, UID: j.Definition.UID, Repair: &want, CreatedAt: d.Now().UTC(),
 		CreatedBy: c.Name,

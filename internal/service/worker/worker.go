@@ -5,6 +5,8 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
@@ -98,6 +101,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.group.Go(func() error { return part(gctx) })
 	}
 	err := w.group.Wait()
+	if errors.Is(err, errNamesake) {
+		return err // the announcement is the other's
+	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if leaveErr := w.Hub.Workers.Leave(leaving, w.Name); leaveErr != nil {
@@ -108,7 +114,11 @@ func (w *Worker) Run(ctx context.Context) error {
 
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
+	var other namesake
 	announce := func() error {
+		if err := other.look(w); err != nil {
+			return err
+		}
 		err := w.Hub.Workers.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(),
 			Labels: w.Labels, Jobs: w.Jobs(),
 			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started, At: time.Now().UTC()})
@@ -117,8 +127,30 @@ func (w *Worker) present(ctx context.Context) error {
 		}
 		return nil
 	}
-	_ = announce() // logs its error
+	_ = announce() // logs its errors
 	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), announce)
+}
+
+var errNamesake = errors.New("another worker has this name")
+
+// namesake is an earlier worker with the same name. A drain or a question would reach any of both.
+type namesake struct {
+	last  time.Time // announcement
+	times int       // that it announced itself
+}
+
+// look returns an error if the namesake lives. What a dead one announced last counts once, or twice if it arrives late.
+func (n *namesake) look(w *Worker) error {
+	for _, o := range w.View.Workers() {
+		if o.Name != w.Name || !o.StartedAt.Before(w.started) || o.At.Equal(n.last) {
+			continue
+		}
+		if n.last, n.times = o.At, n.times+1; n.times > 2 {
+			return mongo.WithHint(fmt.Errorf("%w: %s on host %s, process id %d", errNamesake, o.Name, o.Host, o.PID),
+				"give each worker a --name of its own")
+		}
+	}
+	return nil
 }
 
 func (w *Worker) take(ctx context.Context) error {

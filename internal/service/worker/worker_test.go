@@ -212,6 +212,41 @@ func TestJobs(t *testing.T) {
 	b.until("first", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
 }
 
+// TestNamesake: of two workers with one name the later ends, unless the earlier is dead.
+func TestNamesake(t *testing.T) {
+	h, v := hubtest.Start(t, time.Second)
+	past := &service.Worker{Name: "w1", StartedAt: time.Now().Add(-time.Hour), At: time.Now()}
+	if err := h.Workers.Present(t.Context(), past); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	defer runs.Wait()
+	defer cancel()
+	run := func() <-chan error {
+		ended := make(chan error, 1)
+		w := worker.New(worker.Options{Name: "w1", Hub: h, View: v, SpoolDir: t.TempDir(),
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		runs.Go(func() { ended <- w.Run(ctx) })
+		return ended
+	}
+	first := run()
+	for !slices.ContainsFunc(v.Workers(), func(w service.Worker) bool { return w.PID > 0 }) {
+		changed, _ := v.Changed()
+		<-changed
+	}
+	select {
+	case err := <-run():
+		if err == nil || !strings.Contains(err.Error(), "another worker has this name: w1 on host") {
+			t.Error(err)
+		}
+	case err := <-first:
+		t.Errorf("the first ends: %v", err)
+	case <-time.After(20 * time.Second):
+		t.Error("the second runs on")
+	}
+}
+
 // TestFailed: a job that cannot be run says why and waits; when it is resumed it is
 // tried again.
 func TestFailed(t *testing.T) {
