@@ -217,7 +217,7 @@ func (j *Job) newJob() state.Job {
 	return state.Job{ID: j.id, Source: src.Address(), Target: dst.Address(), SourceSet: src.Info.SetID,
 		Capture: j.capture.by, TargetSet: dst.Info.SetID, Rules: j.rules.String(),
 		Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
-		OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
+		OnExisting: j.spec.OnExisting, Settings: j.spec.Settings, Phase: PhaseCatalog,
 		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(src, dst)}
 }
 
