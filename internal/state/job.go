@@ -38,6 +38,8 @@ type Job struct {
 	Settings []string `bson:"settings,omitempty"`
 	// Capture is how the job reads changes. Earlier versions, which read oplogs, have stored none.
 	Capture Capture `bson:"capture,omitempty"`
+	// Files says that the target was made of files: the job's agents let it expire documents after finalize.
+	Files bool `bson:"files,omitempty"`
 	// OnExisting is the initial policy for the target's collections.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
 	// Users are the users and roles that the job has written.
