@@ -136,7 +136,7 @@ func failedError(j *api.Job) error {
 	if j.State != service.Failed {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint)
+	return mongo.WithHint(fmt.Errorf("job %s has failed: %w", cli.Plain(j.Name), errorOf("", j.Error)), j.Hint)
 }
 
 // ended shows how a sync that was seen last has ended, and returns its error. It is known from the record of a sync of
