@@ -233,6 +233,18 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+// TestAgentIsMissing: an agent that was not given is not called a wrong one.
+func TestAgentIsMissing(t *testing.T) {
+	s, o, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b/?replicaSet=b", "--copy=files",
+		"--target-agents=https://h:1", "--token-file=t"}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Validate(o, nil).Error(); !strings.HasPrefix(got, "source-agent is missing") {
+		t.Error(got)
+	}
+}
+
 // TestSettingsOfARun: what resumes a job is stored, from wherever it came, without secrets.
 func TestSettingsOfARun(t *testing.T) {
 	s, o, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--config=conf.yaml", "--allow-downgrade",
