@@ -144,7 +144,10 @@ func endedInfo(rec server.Record) (*jobInfo, error) {
 
 // resumeLine returns the command line that resumes a job, without secrets in addresses.
 func resumeLine(j *state.Job) string {
-	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source, "--target", j.Target}
+	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source}
+	if !slices.Contains(j.Settings, "--target") {
+		words = append(words, "--target", j.Target)
+	}
 	byFiles := slices.Contains(j.Settings, "--copy") // the job is incremental by itself
 	switch {
 	case j.Mode == state.ModeIncremental && !byFiles:

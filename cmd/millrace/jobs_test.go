@@ -298,6 +298,11 @@ func TestResumeCommand(t *testing.T) {
 		"--start-at checkpoint") {
 		t.Error(got)
 	}
+	got = resumeLine(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeIncremental, Rules: "everything",
+		Settings: []string{"--target", "t/?replicaSet=x", "--copy", "files"}})
+	if got != "millrace sync --job j --source s --target 't/?replicaSet=x' --copy files" {
+		t.Error(got)
+	}
 }
 
 // TestUnreadableJob: a document that is no job's hides no other job.

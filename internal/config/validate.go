@@ -284,6 +284,10 @@ func (s *Sync) given(o Origins) (words []string) {
 	told := []string{flagConfig, flagSource, flagTarget, "mode", "start-at", "include", "exclude", "rename", "filter",
 		"skip", "fields", "soft-delete", "history", "job", "restart", "on-existing", flagCapture, "dry-run", flagToken,
 		"report", "output", "log-level", "log-format", flagProgress}
+	// A copy by files needs the name of the set.
+	if to, err := mongo.ParseURI(s.Target); s.Files != nil && err == nil && to.ReplicaSet != nil {
+		words = append(words, "--"+flagTarget, mongo.Redact(s.Target)+"/?replicaSet="+*to.ReplicaSet)
+	}
 	s.flags.VisitAll(func(f *pflag.Flag) {
 		if o[f.Name].Kind == FromDefault || slices.Contains(told, f.Name) {
 			return

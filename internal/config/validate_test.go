@@ -243,6 +243,9 @@ func TestAgentIsMissing(t *testing.T) {
 	if got := s.Validate(o, nil).Error(); !strings.HasPrefix(got, "source-agent is missing") {
 		t.Error(got)
 	}
+	if want := []string{"--target", "mongodb://b/?replicaSet=b", "--copy", "files"}; !slices.Equal(s.Settings[:4], want) {
+		t.Errorf("%q, want %q first", s.Settings, want)
+	}
 }
 
 // TestSettingsOfARun: what resumes a job is stored, from wherever it came, without secrets.
