@@ -65,6 +65,9 @@ type jobInfo struct {
 	Differences []string     `json:"differences,omitempty"`
 	Refused     []string     `json:"refused,omitempty"`
 	Resume      string       `json:"resume,omitempty"` // what goes on with it
+	// Error and Hint say why its latest run has stopped, empty if it was killed.
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
 
 	err  error       // why nothing is known of it but its name and its letters
 	last *job.Status // of a sync of this machine that has ended, in the place of what a target knows
@@ -117,6 +120,9 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 	if life == state.Stopped || life == state.Silent {
 		info.Resume = resumeLine(j)
 	}
+	if j.Stop != nil && life == state.Stopped {
+		info.Error, info.Hint = j.Stop.Error, j.Stop.Hint
+	}
 	return info
 }
 
@@ -138,10 +144,15 @@ func endedInfo(rec server.Record) (*jobInfo, error) {
 
 // resumeLine returns the command line that resumes a job, without secrets in addresses.
 func resumeLine(j *state.Job) string {
-	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source, "--target", j.Target}
-	if j.Mode == state.ModeIncremental {
+	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source}
+	if !slices.Contains(j.Settings, "--target") {
+		words = append(words, "--target", j.Target)
+	}
+	byFiles := slices.Contains(j.Settings, "--copy") // the job is incremental by itself
+	switch {
+	case j.Mode == state.ModeIncremental && !byFiles:
 		words = append(words, "--mode", "incremental", "--start-at", "checkpoint")
-	} else if j.Mode != state.ModeAll {
+	case j.Mode != state.ModeIncremental && j.Mode != state.ModeAll:
 		words = append(words, "--mode", string(j.Mode))
 	}
 	if _, err := transform.Parse(j.Rules); err != nil { // of another version
@@ -161,7 +172,7 @@ func resumeLine(j *state.Job) string {
 			words = append(words, kind.flag, kind.form(item))
 		}
 	}
-	return quoted(words)
+	return quoted(append(words, j.Settings...))
 }
 
 // listItem is a value of a flag that takes a list, separated by commas as in CSV.

@@ -135,7 +135,7 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	list := b.list()
 	if len(list) != 1 || list[0].State != state.Stopped ||
 		!strings.Contains(list[0].Resume, "millrace sync --job orders --source mongodb://127.0.0.1:") ||
-		!strings.HasSuffix(list[0].Resume, "--include 'shop.*'") {
+		!strings.HasSuffix(list[0].Resume, "--include 'shop.*' --on-conflict skip") || list[0].Error != "" {
 		t.Errorf("killed: %+v", list)
 	}
 	b.expect(cli.ExitFailure, "status", "is dead", "job orders is stopped at", "resumes by: millrace sync --job orders")
@@ -149,9 +149,10 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "has died",
 		"status --job orders --target mongodb://")
 	p.env = append(p.env, "MILLRACE_TARGET="+p.target)
+	b.stopped(strings.Replace(flags, "skip", "stop", 1) + "never")
 
 	code, out, stderr := p.run(strings.Fields(flags + "caught-up")...)
-	if code != cli.ExitOK {
+	if code != cli.ExitOK || !strings.Contains(stderr, "the target lacks documents of the finalized job") {
 		t.Fatalf("finalizing: %d\n%s%s", code, out, stderr)
 	}
 	if list := b.list(); len(list) != 1 || list[0].State != state.Finalized || list[0].Letters.Open != 1 ||
@@ -166,6 +167,25 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs show --output json", `"targetPosition": "17`)
 	b.expect(cli.ExitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")
 	b.finalized()
+}
+
+// stopped has a conflict end a run, whose reason the target then tells, and removes the conflict.
+func (b *jobsBench) stopped(run string) {
+	t := b.t
+	t.Helper()
+	sync, _, errs := b.command(strings.Fields(run)...)
+	b.must(nil, sync.Start())
+	b.waitFor("following again", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
+	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "third"}, {Key: "n", Value: 12}}))
+	b.must(b.src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 12}, {Key: "n", Value: 12}}))
+	if err := sync.Wait(); err == nil {
+		t.Error("a conflict has not stopped the run")
+	}
+	b.expect(cli.ExitFailure, "status", "stopped, last sign", "job orders is stopped at", ": insert in shop.orders, _id {",
+		"--on-conflict skip or overwrite; resumes by: millrace sync")
+	b.expect(cli.ExitFailure, "status --output json", `"error": "insert in shop.orders, _id {`)
+	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "third"}}))
+	b.must(b.src.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 12}}))
 }
 
 // sameForm fails unless two statuses have the same fields, but for what is stored and why it
@@ -276,6 +296,11 @@ func TestResumeCommand(t *testing.T) {
 	}
 	if got := resumeLine(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got,
 		"--start-at checkpoint") {
+		t.Error(got)
+	}
+	got = resumeLine(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeIncremental, Rules: "everything",
+		Settings: []string{"--target", "t/?replicaSet=x", "--copy", "files"}})
+	if got != "millrace sync --job j --source s --target 't/?replicaSet=x' --copy files" {
 		t.Error(got)
 	}
 }

@@ -245,12 +245,13 @@ func TestFailedWhileItIsAwaited(t *testing.T) {
 	}
 	b.expect(cli.ExitOK, "jobs create --name a -f "+file)
 	b.until(func() bool { return b.view.Job("a") != nil })
-	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom", Hint: "make some"})
+	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom\nno time", Hint: "make some"})
 	if out := b.expect(cli.ExitFailure, "finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`,
 		"make some"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
-	b.expect(cli.ExitOK, "jobs show --job a", `no \u001b[2Jroom`)
+	b.expect(cli.ExitOK, "jobs show --job a", `no \u001b[2Jroom `, "│ no time ")
+	b.expect(cli.ExitFailure, "status --job a", "job a has failed: no \\u001b[2Jroom\nno time\nhint: make some")
 }
 
 // TestServiceOrTarget: one has to be named; a flag wins over the environment.

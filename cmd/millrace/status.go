@@ -40,7 +40,7 @@ func (j *jobInfo) asStatus() jobStatus {
 			Differences: j.Differences, FinalizedAt: j.FinalizedAt, TargetPosition: j.TargetPosition,
 			Copy:   progress.Copy{ETASeconds: -1},
 			Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
-		st.Conflicts.Stats = j.Letters
+		st.Conflicts.Stats, st.Error, st.Hint = j.Letters, j.Error, j.Hint
 	}
 	stands := service.State(j.State)
 	switch {
@@ -70,7 +70,14 @@ func (j *jobInfo) stopped() error {
 	case j.last != nil && j.last.Phase == job.PhaseFailed:
 		return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Job), j.last.Error), j.last.Hint)
 	case j.State == state.Stopped:
-		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", cli.Plain(j.Job), where), "resumes by: "+j.Resume)
+		why, hint := "", "resumes by: "+j.Resume
+		if j.Error != "" {
+			why = ": " + j.Error
+		}
+		if j.Hint != "" {
+			hint = j.Hint + "; " + hint
+		}
+		return mongo.WithHint(fmt.Errorf("job %s is stopped %s%s", cli.Plain(j.Job), where, why), hint)
 	case j.State == state.Silent:
 		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", cli.Plain(j.Job), j.lifeText(), where),
 			"look at that machine; once its process is dead, resumes by: "+j.Resume)
@@ -129,7 +136,7 @@ func failedError(j *api.Job) error {
 	if j.State != service.Failed {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint)
+	return mongo.WithHint(fmt.Errorf("job %s has failed: %w", cli.Plain(j.Name), errorOf("", j.Error)), j.Hint)
 }
 
 // ended shows how a sync that was seen last has ended, and returns its error. It is known from the record of a sync of

@@ -249,8 +249,8 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 	case runErr != nil:
 		return runErr
 	case len(st.Differences) > 0:
-		return mongo.WithHint(fmt.Errorf("job %s: finalized, but the target differs from the source in %d things, first: %s",
-			cli.Plain(st.Job), len(st.Differences), st.Differences[0]),
+		return mongo.WithHint(fmt.Errorf("job %s: finalized, but the target differs from the source in %s, first: %s",
+			cli.Plain(st.Job), plural(len(st.Differences), "thing"), st.Differences[0]),
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil

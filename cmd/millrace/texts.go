@@ -74,6 +74,8 @@ func textFuncs() template.FuncMap {
 		"took":    func(from, to time.Time) string { return to.Sub(from).Round(time.Millisecond).String() },
 		"runsFor": runsFor, "copyRate": copyRate,
 
+		"errorOf": errorOf,
+
 		"unreadable": func(j jobInfo) bool { return j.err != nil }, "labels": service.LabelTexts, "same": sameText,
 		"slice": numberOf, "bound": bound, "session": sessionOf, "relaxed": func(doc bson.Raw) string { return relaxed(doc) },
 
@@ -204,6 +206,16 @@ func (t *textTable) row(row table.Row) {
 		t.AppendRow(row)
 	}
 }
+
+// storedError is an error that was stored as text, with a line for each of several.
+type storedError struct{ Name, Text string }
+
+func errorOf(name, text string) storedError { return storedError{name, text} }
+
+func (e storedError) Error() string { return e.Text }
+
+// Lines implements what errors of several lines have.
+func (e storedError) Lines() []string { return strings.Split(e.Text, "\n") }
 
 func sum(field string, list any) (n int64) {
 	for i := range size(list) {

@@ -71,7 +71,9 @@ func (c *checker) copied(s *Sync) {
 func (c *checker) agent(setting, address, token string) {
 	u, err := url.Parse(address)
 	switch {
-	case address == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+	case address == "":
+		c.fail(setting, "is missing", "give --"+setting+" https://host:port")
+	case err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
 		u.Scheme != "https" && u.Scheme != "http":
 		c.fail(setting, "is not the address of an agent", "give --"+setting+" https://host:port")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):

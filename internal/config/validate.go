@@ -281,7 +281,44 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	}
 	c.listen(s.Listen, &s.TLSCert, &s.TLSKey, s.Insecure)
 	c.token(s.Token)
+	s.Settings = s.given(o)
 	return c.problems
+}
+
+// given returns the settings that resume a job beside those that its state tells, as words of a command line without
+// secrets.
+func (s *Sync) given(o Origins) (words []string) {
+	told := []string{flagConfig, flagSource, flagTarget, "mode", "start-at", "include", "exclude", "rename", "filter",
+		"skip", "fields", "soft-delete", "history", "job", "restart", "on-existing", flagCapture, "dry-run", flagToken,
+		"report", "output", "log-level", "log-format", flagProgress}
+	// A copy by files needs the name of the set.
+	if to, err := mongo.ParseURI(s.Target); s.Files != nil && err == nil && to.ReplicaSet != nil {
+		words = append(words, "--"+flagTarget, mongo.Redact(s.Target)+"/?replicaSet="+*to.ReplicaSet)
+	}
+	s.flags.VisitAll(func(f *pflag.Flag) {
+		if o[f.Name].Kind == FromDefault || slices.Contains(told, f.Name) {
+			return
+		}
+		values := []string{f.Value.String()}
+		list, isList := f.Value.(pflag.SliceValue)
+		switch {
+		case f.Value.Type() == "bool": // the default of --users depends on --copy
+			words = append(words, "--"+f.Name+"="+values[0])
+			return
+		case values[0] == f.DefValue:
+			return
+		case isList:
+			values = list.GetSlice()
+		}
+		for _, v := range values {
+			if f.Name == flagSourceShard || f.Name == flagTargetShard {
+				name, uri, _ := strings.Cut(v, "=")
+				v = name + "=" + mongo.Redact(uri)
+			}
+			words = append(words, "--"+f.Name, v)
+		}
+	})
+	return words
 }
 
 func (c *checker) shards(flag string, list []string) map[string]string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,6 +233,34 @@ func TestSpec(t *testing.T) {
 		spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
 		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
 		t.Errorf("%+v", spec)
+	}
+}
+
+// TestAgentIsMissing: an agent that was not given is not called a wrong one.
+func TestAgentIsMissing(t *testing.T) {
+	s, o, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b/?replicaSet=b", "--copy=files",
+		"--target-agents=https://h:1", "--token-file=t"}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Validate(o, nil).Error(); !strings.HasPrefix(got, "source-agent is missing") {
+		t.Error(got)
+	}
+	if want := []string{"--target", "mongodb://b/?replicaSet=b", "--copy", "files"}; !slices.Equal(s.Settings[:4], want) {
+		t.Errorf("%q, want %q first", s.Settings, want)
+	}
+}
+
+// TestSettingsOfARun: what resumes a job is stored, from wherever it came, without secrets.
+func TestSettingsOfARun(t *testing.T) {
+	s, o, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--config=conf.yaml", "--allow-downgrade",
+		"--source-shard=s0=mongodb://u:secret@h/?tls=true", "--include=shop.*", "--report=r.json", "--copy=documents"},
+		map[string]string{"MILLRACE_SPOOL_DIR": "/big disk"}, "on-conflict: skip")
+	problems := s.Validate(o, nil)
+	want := []string{"--source-shard", "s0=mongodb://h", "--allow-downgrade=true", "--on-conflict", "skip", "--spool-dir",
+		"/big disk"}
+	if err != nil || len(problems) > 0 || !slices.Equal(s.Settings, want) {
+		t.Errorf("%q, want %q; %v, %v", s.Settings, want, err, problems)
 	}
 }
 

@@ -126,7 +126,7 @@ func (p *planner) collections(ctx context.Context) error {
 	}
 	if len(colls) == 0 && p.rules.Includes() && !p.spec.AllowMissing {
 		p.add(precheck.Fail, "include", "--allow-missing accepts what is yet to come",
-			"--include matches nothing on the source")
+			"--include %s matches nothing on the source", strings.Join(p.spec.Rules.Include, ","))
 	}
 	return nil
 }

@@ -217,7 +217,8 @@ func (j *Job) newJob() state.Job {
 	return state.Job{ID: j.id, Source: src.Address(), Target: dst.Address(), SourceSet: src.Info.SetID,
 		Capture: j.capture.by, TargetSet: dst.Info.SetID, Rules: j.rules.String(),
 		Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
-		OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
+		OnExisting: j.spec.OnExisting, Settings: j.spec.Settings, Phase: PhaseCatalog,
+		Files: !j.spec.FilesAt.IsZero(),
 		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(src, dst)}
 }
 
@@ -259,7 +260,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Streamed: j.source.streamed,
 		Capture: precheck.Capture{By: j.capture.by, Why: j.capture.why, Via: j.spec.Via}, Target: j.dst, Rules: j.rules,
 		Keys: &j.keys, Store: j.store, Schema: j.cat, Desired: j.desired, Router: j.router,
-		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, AcceptLoss: j.spec.AcceptLoss,
+		Mode: j.spec.Mode, Files: !j.spec.FilesAt.IsZero(), OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, AcceptLoss: j.spec.AcceptLoss,
 		Restart: j.spec.Restart, TargetShards: j.targetShards, Homes: j.sides().Homes,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
 		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,

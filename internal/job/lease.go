@@ -64,7 +64,8 @@ func (l *lease) take(ctx context.Context) error {
 // begin starts an attempt. After it, nothing of earlier attempts runs or arrives on the target.
 func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	// Durable before the first transaction: the next run ends it by its name.
-	job, err := l.store.Begin(ctx, bson.E{Key: "session", Value: l.txn.SessionID()})
+	job, err := l.store.Begin(ctx, bson.E{Key: "session", Value: l.txn.SessionID()},
+		bson.E{Key: "settings", Value: l.anew.Settings}, bson.E{Key: "stop", Value: nil})
 	if err != nil {
 		return job, err
 	}
@@ -185,8 +186,8 @@ const (
 	releaseTime = 5 * time.Second
 )
 
-// letGo closes connections and releases the job. Unless both succeed, the next run has to wait.
-func (l *lease) letGo(ctx context.Context) {
+// letGo closes connections and releases the job, with err as the reason. Unless both succeed, the next run has to wait.
+func (l *lease) letGo(ctx context.Context, err error) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := l.target.Pool.CloseRenewed(closing); err != nil {
@@ -198,7 +199,12 @@ func (l *lease) letGo(ctx context.Context) {
 	}
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	if err := l.store.Release(release); err != nil {
+	var stop *state.Stop
+	if err != nil {
+		err = causeOr(ctx, err)
+		stop = &state.Stop{Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
+	}
+	if err := l.store.Release(release, bson.E{Key: "stop", Value: stop}); err != nil {
 		l.log.Debug("job not released", "error", err)
 	}
 }

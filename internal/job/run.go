@@ -73,10 +73,14 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err = g.Wait(); errors.Is(err, follow.ErrFinished) {
 		err = nil
 	}
+	if st := j.letters.Stats(); err == nil && st.Open+st.Unmapped > 0 {
+		j.log.Warn("the target lacks documents of the finalized job", "deadLetters", st.Text(),
+			"hint", "millrace deadletters list --job "+j.id)
+	}
 	if closeErr := j.spooler.Close(err == nil); closeErr != nil {
 		j.log.Warn("the spool could not be closed", "error", closeErr)
 	}
-	j.lease.letGo(ctx)
+	j.lease.letGo(ctx, err)
 	return err
 }
 

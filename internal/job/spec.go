@@ -217,6 +217,8 @@ type Spec struct {
 	GiveUpAfter time.Duration
 	// IndexWait bounds the wait of finalize for index builds of the source; 0 does not.
 	IndexWait time.Duration
+	// Settings is stored as state.Job.Settings.
+	Settings []string
 
 	Deps
 }

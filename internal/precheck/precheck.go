@@ -173,6 +173,7 @@ type Input struct {
 	Desired        *placing.Source // how collections are to be sharded on a sharded target
 
 	Mode                    state.Mode
+	Files                   bool // the target was made of files
 	OnExisting              state.OnExisting
 	StartAt                 string
 	AcceptLoss              []string // of a job that reverses another one

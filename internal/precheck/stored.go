@@ -68,6 +68,9 @@ func (p stored) resume(context.Context) error {
 			p.plan.TargetPosition = job.TargetPosition.String()
 		}
 		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
+	case job.Files && !p.Files:
+		p.add(Fail, "copy", "use --copy files, --source-agent and --target-agents, another --job, or --restart",
+			"job %s copied files and continues only with --copy files: else the target never expires documents", p.Job)
 	case !p.Keys.Fits(p.Rules, job.Keys):
 		p.add(Fail, "rules", "use the same key, another --job, or --restart",
 			"job %s started with another key for masks: the target would have values of both", p.Job)

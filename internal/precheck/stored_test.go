@@ -39,6 +39,10 @@ func TestResume(t *testing.T) {
 			"fail job: job j started between other clusters"},
 		{"other key", func(p *planner, j *state.Job) { p.Keys, j.Keys = &transform.Keys{}, "token:another" },
 			"fail rules: job j started with another key for masks"},
+		{"files", func(p *planner, j *state.Job) { p.Files, j.Files = true, true },
+			"ok resume: continues job j in phase following at 1700000000:1"},
+		{"files as documents", func(_ *planner, j *state.Job) { j.Files = true },
+			"fail copy: job j copied files and continues only with --copy files"},
 		{"copied only", func(_ *planner, j *state.Job) { j.Phase, j.Ended = state.PhaseFinalized, state.ModeFull },
 			"fail mode: job j ended with --mode full at 1700000000:1"},
 		{"copied again", func(p *planner, j *state.Job) {

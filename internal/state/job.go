@@ -34,8 +34,12 @@ type Job struct {
 	Mode      Mode          `bson:"mode"`
 	// Keys identifies the keys by which the rules mask (transform.Keys.Seal).
 	Keys string `bson:"keys"`
+	// Settings are those of the latest run that no other field tells, as words of a command line without secrets.
+	Settings []string `bson:"settings,omitempty"`
 	// Capture is how the job reads changes. Earlier versions, which read oplogs, have stored none.
 	Capture Capture `bson:"capture,omitempty"`
+	// Files says that the target was made of files: the job's agents let it expire documents after finalize.
+	Files bool `bson:"files,omitempty"`
 	// OnExisting is the initial policy for the target's collections.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
 	// Users are the users and roles that the job has written.
@@ -103,6 +107,14 @@ type Job struct {
 	Returns  string `bson:"returns,omitempty"`
 	// Ended is the mode in which the job was finalized.
 	Ended Mode `bson:"ended"`
+	// Stop says why the latest run has stopped: nil if it runs, was killed, or has finalized the job.
+	Stop *Stop `bson:"stop,omitempty"`
+}
+
+// Stop is why a run has stopped.
+type Stop struct {
+	Error string `bson:"error"`
+	Hint  string `bson:"hint,omitempty"`
 }
 
 // ResumeAt is the position from which the job goes on.

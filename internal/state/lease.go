@@ -186,8 +186,8 @@ func (s *Mongo) Owned() error {
 }
 
 // Release makes the owner nobody. See Lease.
-func (s *Mongo) Release(ctx context.Context) error {
-	set := bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: Owner{}}}}}
+func (s *Mongo) Release(ctx context.Context, noted ...bson.E) error {
+	set := bson.D{{Key: "$set", Value: append(bson.D{{Key: "owner", Value: Owner{}}}, noted...)}}
 	_, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{{Key: "q", Value: s.mine()}, {Key: "u", Value: set}}, 1))
 	return mongo.Wrap(err, "release job %s", s.o.Job)
 }

@@ -64,8 +64,8 @@ type Lease interface {
 	// fails, from then on in this attempt, if that is not the attempt's. A failover may then have
 	// rolled back that write and earlier ones.
 	SameTerm(term int64) error
-	// Release releases the job, so that another process can take it at once.
-	Release(ctx context.Context) error
+	// Release releases the job, so that another process can take it at once. It sets noted at the same time.
+	Release(ctx context.Context, noted ...bson.E) error
 }
 
 // Jobs keeps the job's document. Fields to set are named as in Job. Methods that set fields fail

@@ -176,6 +176,17 @@ func (m *migration) everywhere(db string) {
 	}
 }
 
+// onlyByFiles resumes the job without its agents, which alone let the target expire documents: that is rejected.
+func (m *migration) onlyByFiles() {
+	m.t.Helper()
+	p := test.Start(m.t, m.bin, append([]string{"sync", "--source", m.set.URI(), "--target", m.target(), "--mode",
+		"incremental", "--start-at", "checkpoint", "--job", m.sync.Status(m.t.Context()).Job}, m.options...)...)
+	if err := p.Wait(time.Minute); err == nil || p.ExitCode() != 2 ||
+		!strings.Contains(p.Output(), "continues only with --copy files") {
+		m.t.Errorf("resumed without --copy files: exit code %d\n%s", p.ExitCode(), p.Output())
+	}
+}
+
 // TestMigrationByFiles: a set under writes becomes one of three new members by one sync.
 func TestMigrationByFiles(t *testing.T) {
 	t.Parallel()
@@ -196,6 +207,7 @@ func TestMigrationByFiles(t *testing.T) {
 			m.start("100MB")
 			m.begin()
 			m.following()
+			m.onlyByFiles()
 			must(t, db.RunCommand(t.Context(), bson.D{{Key: "updateUser", Value: "ada"},
 				{Key: "roles", Value: bson.A{"read"}}}).Err())
 			churn.Stop()

@@ -288,8 +288,8 @@ func (m *memory) Mark(ctx context.Context, set bson.D) error {
 }
 func (m *memory) Beat(ctx context.Context) error { return m.Mark(ctx, nil) }
 
-func (m *memory) Release(ctx context.Context) error {
-	err := m.write(ctx, true, bson.D{{Key: "owner", Value: state.Owner{}}})
+func (m *memory) Release(ctx context.Context, noted ...bson.E) error {
+	err := m.write(ctx, true, append(bson.D{{Key: "owner", Value: state.Owner{}}}, noted...))
 	if errors.Is(err, state.ErrFenced) {
 		return nil
 	}

@@ -276,12 +276,15 @@ func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whe
 			if j.State() == service.Finished {
 				return nil
 			}
-			why := "it does not run"
-			if j.State() == service.Running && j.Report.Status != nil {
+			why, hint := "it does not run", "wait until it follows, or ask for it when it has caught up"
+			switch {
+			case j.State() == service.Failed:
+				why, hint = "it has failed", "see why in its status, then resume it"
+			case j.State() == service.Running && j.Report.Status != nil:
 				why = j.Report.Status.CannotFinalize
 			}
 			if why != "" && !whenCaughtUp {
-				return refuse(Conflict, "wait until it follows, or ask for it when it has caught up",
+				return refuse(Conflict, hint,
 					"job %q cannot be finalized now: %s", name, why)
 			}
 			w.Finalize = true

@@ -304,6 +304,9 @@ func TestFinalize(t *testing.T) {
 	}
 	_, err := finalize(false)
 	refusedAs(t, err, Conflict, "it does not run")
+	r.stands(d, service.Report{State: service.Failed, Error: "broken"})
+	_, err = finalize(false)
+	refusedAs(t, err, Conflict, "it has failed")
 	r.stands(d, service.Report{State: service.Running, Status: &job.Status{CannotFinalize: "it copies"}})
 	_, err = finalize(false)
 	refusedAs(t, err, Conflict, "it copies")
