@@ -61,8 +61,10 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	plan.Checks.LogWarnings(r.log)
 	began, already := time.Now(), plan.Finalized != nil
 	var runErr error
-	if !already {
+	if f, is := j.(*filecopy.Job); !already {
 		runErr = r.runJob(ctx, s, running{j, plan, srv})
+	} else if is {
+		f.Finish(ctx) // the run that finalized it may have been killed
 	}
 	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
 		return precheckError(forbidden.Plan.Checks)

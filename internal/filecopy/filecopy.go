@@ -145,7 +145,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err := j.running().Run(ctx); err != nil {
 		return err
 	}
-	j.finish(ctx)
+	j.Finish(ctx)
 	return nil
 }
 

@@ -291,11 +291,15 @@ func (j *Job) direct(ctx context.Context, t *target, do func(context.Context, *d
 	return mongo.AskAt(ctx, *o, t.state.Own.Host, func(c *driver.Client) error { return do(ctx, c.Database("admin")) })
 }
 
-// finish lets the set expire documents and the agents end. The job is finalized: a failure is only a warning.
-func (j *Job) finish(ctx context.Context) {
+// Finish lets the set expire documents and the agents end. The job is finalized: a failure is only a warning. A later
+// run does it for the agents that still answer.
+func (j *Job) Finish(ctx context.Context) {
 	j.look(ctx)
 	for _, t := range j.targets {
 		if t.state == nil || t.state.Stage == seed.StageFinished {
+			if j.plan.Finalized != nil { // an earlier run has ended it
+				continue
+			}
 			j.log.Warn("the agent does not answer; its mongod may not expire documents", "agent", t.address, "error", t.err,
 				"hint", "db.adminCommand({setParameter: 1, ttlMonitorEnabled: true}) on its member")
 			continue

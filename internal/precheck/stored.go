@@ -71,6 +71,10 @@ func (p stored) resume(context.Context) error {
 	case job.Files && !p.Files:
 		p.add(Fail, "copy", "use --copy files, --source-agent and --target-agents, another --job, or --restart",
 			"job %s copied files and continues only with --copy files: else the target never expires documents", p.Job)
+	case p.copied() && p.OnExisting == state.ExistingDrop && job.OnExisting != state.ExistingDrop:
+		p.add(Fail, "target collections", "leave --on-existing out, use another --job, or --restart",
+			"job %s started with --on-existing %s: --on-existing drop would drop what it kept", p.Job,
+			cmp.Or(job.OnExisting, state.ExistingFail))
 	case !p.Keys.Fits(p.Rules, job.Keys):
 		p.add(Fail, "rules", "use the same key, another --job, or --restart",
 			"job %s started with another key for masks: the target would have values of both", p.Job)

@@ -39,6 +39,11 @@ func TestResume(t *testing.T) {
 			"fail job: job j started between other clusters"},
 		{"other key", func(p *planner, j *state.Job) { p.Keys, j.Keys = &transform.Keys{}, "token:another" },
 			"fail rules: job j started with another key for masks"},
+		{"drops what it kept", func(p *planner, j *state.Job) {
+			p.OnExisting, j.OnExisting, j.Phase = state.ExistingDrop, state.ExistingMerge, state.PhaseCreating
+		}, "fail target collections: job j started with --on-existing merge"},
+		{"drops still", func(p *planner, j *state.Job) { p.OnExisting, j.OnExisting = state.ExistingDrop, state.ExistingDrop },
+			"ok resume: continues job j in phase following at 1700000000:1"},
 		{"files", func(p *planner, j *state.Job) { p.Files, j.Files = true, true },
 			"ok resume: continues job j in phase following at 1700000000:1"},
 		{"files as documents", func(_ *planner, j *state.Job) { j.Files = true },

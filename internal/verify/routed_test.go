@@ -118,6 +118,9 @@ func TestOnlineRouted(t *testing.T) {
 	b := newRoutedBed(t)
 	for _, method := range []Method{Ranges, Digest} {
 		t.Run(string(method), func(t *testing.T) {
+			if method == Ranges {
+				lab.Nightly(t) // TestOnline has both
+			}
 			bed := newBed(t, b.C, cluster(t, "6.0", "rs:1"))
 			bed.create()
 			b.spread(bed.pair.Source, "s")

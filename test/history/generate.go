@@ -25,8 +25,9 @@ type Options struct {
 	NoCapped bool
 	// NoFreeOrder leaves histories of writers side by side out.
 	NoFreeOrder bool
-	// Streamed leaves out what change streams do not carry, see Step.Streams.
-	Streamed bool
+	// Streamed leaves out what change streams do not carry, see Step.Streams. With Silent it also leaves out what those
+	// before 6.0 do not: see Step.Reported, and rules that need to know what was deleted.
+	Streamed, Silent bool
 	// Ruled says that the job has rules, by which Streamed leaves out more. Generate finds out by itself.
 	Ruled bool
 }
@@ -39,6 +40,7 @@ func Generate(o Options) History {
 	g.marked = h.Job.SoftDelete
 	h.Steps = g.Setup()
 	for part, n := range o.Parts {
+		g.begun = part > 0
 		for i := range n {
 			writer := g.r.IntN(o.Writers)
 			if part > 0 && i > 0 && g.restarts > 0 && g.one(80) {
@@ -69,6 +71,7 @@ type Generator struct {
 	restarts int
 	ids      []any    // hard ones
 	marked   []string // rules that leave what is deleted on the target
+	begun    bool     // the job
 }
 
 // kind is a sort of thing that writers do, and how often.
@@ -193,7 +196,8 @@ func (g *Generator) Next(writer int) Step {
 		}
 		s := g.queues[writer][0]
 		g.queues[writer] = g.queues[writer][1:]
-		if s.Writer = writer; !g.o.Streamed || s.Streams(g.o.Ruled) {
+		s.Writer = writer
+		if (!g.o.Streamed || s.Streams(g.o.Ruled)) && (!g.o.Silent || !g.begun || s.Reported()) {
 			return s
 		}
 	}
@@ -234,6 +238,9 @@ func (g *Generator) settings() Settings {
 		}
 	}
 	g.histories(&s)
+	if g.o.Silent {
+		s.SoftDelete, s.History = nil, nil
+	}
 	if g.one(2) {
 		s.Docs = int64(1 + g.r.IntN(2*g.size))
 	} else {

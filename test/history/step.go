@@ -107,6 +107,23 @@ func (s Step) Streams(ruled bool) bool {
 	return !ruled || from == db
 }
 
+// Reported reports whether the change streams of servers before 6.0 have a step. They have no schema changes but drops
+// and renames, and none of views.
+func (s Step) Reported() bool {
+	first, err := s.Cmd.IndexErr(0)
+	if err != nil {
+		return true
+	}
+	switch first.Key() {
+	case "create", "createIndexes", "dropIndexes", "collMod", "convertToCapped", "cloneCollectionAsCapped":
+		return false
+	case "drop":
+		name, _ := first.Value().StringValueOK()
+		return !strings.HasPrefix(name, "v")
+	}
+	return true
+}
+
 // History is what several writers do, in one order of all steps.
 type History struct {
 	Seed uint64

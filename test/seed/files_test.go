@@ -127,18 +127,34 @@ func (m *migration) following() {
 	})
 }
 
-// finalized cuts over, and compares both sides.
-func (m *migration) finalized(o test.CompareOptions) *driver.Client {
-	t := m.t
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+func (m *migration) cutOver() {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := m.sync.Finalize(ctx); err != nil {
-		t.Fatalf("finalize: %v\n%s", err, m.sync.Output())
+		m.t.Fatalf("finalize: %v\n%s", err, m.sync.Output())
 	}
+	m.ended()
+}
+
+func (m *migration) ended() {
+	m.t.Helper()
 	if err := m.sync.Wait(time.Minute); err != nil {
-		t.Fatalf("sync: %v\n%s", err, m.sync.Output())
+		m.t.Fatalf("sync: %v\n%s", err, m.sync.Output())
 	}
+}
+
+// finalized cuts over, and compares both sides.
+func (m *migration) finalized(o test.CompareOptions) *driver.Client {
+	m.t.Helper()
+	m.cutOver()
+	return m.compared(o)
+}
+
+// compared waits for the agents' ends, and compares both sides.
+func (m *migration) compared(o test.CompareOptions) *driver.Client {
+	t := m.t
+	t.Helper()
 	for _, h := range m.hosts {
 		if err := h.agent.Wait(time.Minute); err != nil {
 			t.Errorf("agent: %v\n%s", err, h.agent.Output())

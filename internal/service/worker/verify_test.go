@@ -258,7 +258,7 @@ func TestVerifyLent(t *testing.T) {
 					{Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true},
 					{Key: "blockTimeMS", Value: ms}}}}).Err())
 	}
-	reads(500)
+	reads(250)
 	target := b.onTarget("parts")
 	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
@@ -278,7 +278,7 @@ func TestVerifyLent(t *testing.T) {
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Source: new(pace.Low)})
 	b.ok(err)
 	b.until("job", "a low load", func(j *service.Job) bool { return j.Definition.Desired.Loads != nil })
-	reads(100) // one after the other
+	reads(30) // one after the other
 	b.ask("job", "low", service.VerifyOptions{})
 	if v, _ = b.result("job", "low", service.VerifyDifferent); len(v.Report.Helpers) != 0 {
 		t.Errorf("helped although the load is low: %+v", v.Report.Helpers)
