@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestLeftovers: the target has collections that the source had not when the
@@ -20,6 +21,9 @@ func TestLeftovers(t *testing.T) {
 		{"rename", func(s *site) { s.rename(s.ns("there"), s.ns("c")) }},
 		{"rename in", func(s *site) { s.rename("elsewhere.there", s.ns("c")) }},
 	} {
+		if kit.Streamed() && !reportsSchema() && !strings.HasPrefix(c.name, "rename") {
+			continue // nobody reports the creation: docs/reference/capture.md
+		}
 		for _, policy := range []job.OnExisting{job.ExistingDrop, job.ExistingFail} {
 			t.Run(c.name+"/"+string(policy), func(t *testing.T) {
 				p := newPair(t, "leftovers")

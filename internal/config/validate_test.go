@@ -253,7 +253,8 @@ func TestAgentIsMissing(t *testing.T) {
 
 // TestSettingsOfARun: what resumes a job is stored, from wherever it came, without secrets.
 func TestSettingsOfARun(t *testing.T) {
-	s, o, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--config=conf.yaml", "--allow-downgrade",
+	s, o, err := load(t, []string{
+		"--source=mongodb://a", "--target=mongodb://b", "--config=conf.yaml", "--allow-downgrade",
 		"--source-shard=s0=mongodb://u:secret@h/?tls=true", "--include=shop.*", "--report=r.json", "--copy=documents"},
 		map[string]string{"MILLRACE_SPOOL_DIR": "/big disk"}, "on-conflict: skip")
 	problems := s.Validate(o, nil)

@@ -42,8 +42,9 @@ func TestResume(t *testing.T) {
 		{"drops what it kept", func(p *planner, j *state.Job) {
 			p.OnExisting, j.OnExisting, j.Phase = state.ExistingDrop, state.ExistingMerge, state.PhaseCreating
 		}, "fail target collections: job j started with --on-existing merge"},
-		{"drops still", func(p *planner, j *state.Job) { p.OnExisting, j.OnExisting = state.ExistingDrop, state.ExistingDrop },
-			"ok resume: continues job j in phase following at 1700000000:1"},
+		{"drops still", func(p *planner, j *state.Job) {
+			p.OnExisting, j.OnExisting = state.ExistingDrop, state.ExistingDrop
+		}, "ok resume: continues job j in phase following at 1700000000:1"},
 		{"files", func(p *planner, j *state.Job) { p.Files, j.Files = true, true },
 			"ok resume: continues job j in phase following at 1700000000:1"},
 		{"files as documents", func(_ *planner, j *state.Job) { j.Files = true },

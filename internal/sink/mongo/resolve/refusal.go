@@ -57,9 +57,9 @@ func (c *ConflictError) Error() string {
 	return text
 }
 
-const hintForeign = "something else writes on the target, the target was changed before the job, or it alone has this " +
-	"index: stop that writer, compare with `millrace verify`, then remove what should not be there and start again, " +
-	"or go on with --on-conflict skip or overwrite"
+const hintForeign = "something else writes on the target, the target was changed before the job, or it alone has " +
+	"this index: stop that writer, compare with `millrace verify`, then remove what should not be there and start " +
+	"again, or go on with --on-conflict skip or overwrite"
 
 const (
 	textTaken   = "a document with this _id is on the target already"
