@@ -51,7 +51,7 @@ func TestNotMoved(t *testing.T) {
 	}))
 	names := []schema.Name{{NS: "d.c", UUID: was}}
 	for _, pos := range []mongo.OpTime{start, dropped, at(dropped.TS.T, 0)} {
-		m := newMoves(s, names, stream.Position{At: pos})
+		m := newMoves(s, names, stream.Position{At: pos}, mongo.OpTime{})
 		if now, err := m.successor(ctx, was); err != nil || len(now.Data) > 0 {
 			t.Errorf("from %s: continued as %x, %v", pos, now.Data, err)
 		}
@@ -60,7 +60,8 @@ func TestNotMoved(t *testing.T) {
 		}
 	}
 	b.ok(b.db.Collection("c").Drop(ctx)) // nothing has the name
-	if now, err := newMoves(s, names, stream.Position{At: start}).successor(ctx, was); err != nil || len(now.Data) > 0 {
+	m := newMoves(s, names, stream.Position{At: start}, mongo.OpTime{})
+	if now, err := m.successor(ctx, was); err != nil || len(now.Data) > 0 {
 		t.Errorf("continued as %x, %v", now.Data, err)
 	}
 }
@@ -93,9 +94,10 @@ func TestContinues(t *testing.T) {
 			changes = append(changes, ch)
 		}
 		now := [16]byte{15: tc.now[0]}
-		_, latest, err := follow(pastsOf(changes), "d.c", [16]byte{15: 'a'}, [][16]byte{now})
-		if got := latest != nil && *latest == now; err != nil || got != tc.want {
-			t.Errorf("%q, now %s: continues %t, %v", tc.history, tc.now, got, err)
+		f := fate{ns: "d.c", latest: &[16]byte{15: 'a'}}
+		f.follow(pastsOf(changes), [][16]byte{now})
+		if got := f.latest != nil && *f.latest == now; got != tc.want {
+			t.Errorf("%q, now %s: continues %t", tc.history, tc.now, got)
 		}
 	}
 }
@@ -110,7 +112,7 @@ func pastsOf(changes []stream.Change) (all []pastChange) {
 // TestChangesOnce: what each shard reports passes once, and the names of a run follow it.
 func TestChangesOnce(t *testing.T) {
 	s := &Streamed{}
-	m := newMoves(s, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)})
+	m := newMoves(s, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)}, mongo.OpTime{})
 	var got []string
 	emit := m.wrap(func(_ context.Context, b *stream.Batch) error {
 		got = append(got, changes(b.Events)...)
@@ -170,7 +172,7 @@ func TestKnownCopies(t *testing.T) {
 			{Kind: stream.ChangeRename, NS: "d.x", To: "d.a", UUID: uuid(4), Replaced: uuid(1)},
 			{Kind: stream.ChangeDrop, NS: "d.a", UUID: uuid(1)}}, []string{"create d.x", "renameCollection d.x"}, bson.Binary{}},
 	} {
-		m := newMoves(&Streamed{}, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)})
+		m := newMoves(&Streamed{}, []schema.Name{{NS: "d.a", UUID: uuid(1)}}, stream.Position{At: at(1, 0)}, mongo.OpTime{})
 		var events []stream.Event
 		for i, ch := range tc.changes {
 			events = append(events, stream.Event{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch, At: at(2, uint32(i))})

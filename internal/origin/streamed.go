@@ -77,8 +77,8 @@ func errOtherCapture(p stream.Position) error {
 }
 
 // Changes returns the changes of the deployment.
-func (s *Streamed) Changes(o oplog.Options, names func() []schema.Name, _ mongo.OpTime) stream.Source {
-	return &streaming{of: s, o: o, names: names}
+func (s *Streamed) Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source {
+	return &streaming{of: s, o: o, names: names, noted: noted}
 }
 
 // streaming is a changestream.Source that is made when it runs: only then is known what servers report.
@@ -86,6 +86,7 @@ type streaming struct {
 	of    *Streamed
 	o     oplog.Options
 	names func() []schema.Name // at the position of a run
+	noted mongo.OpTime         // time of a stored schema change; the names may be as after it
 
 	mu   sync.Mutex
 	made *changestream.Source
@@ -108,7 +109,11 @@ func (r *streaming) Run(ctx context.Context, pos stream.Position,
 	r.made = made
 	r.mu.Unlock()
 	if r.of.routed() {
-		emit = newMoves(r.of, r.names(), pos).wrap(emit)
+		m := newMoves(r.of, r.names(), pos, r.noted)
+		r.of.mu.Lock()
+		r.of.moves = m
+		r.of.mu.Unlock()
+		emit = m.wrap(emit)
 	}
 	return made.Run(ctx, pos, emit)
 }
@@ -299,24 +304,23 @@ func (s *Streamed) seen(ctx context.Context, look func() (string, error)) error 
 
 // name is that of the documents' collection with a UUID, or of the one that it has moved to; "" for none.
 func (s *Streamed) name(ctx context.Context, db string, uuid bson.Binary) (string, error) {
-	for {
-		name, _, err := s.listed(ctx, db, bson.D{{Key: "info.uuid", Value: uuid}})
-		if name != "" || err != nil || !s.routed() {
-			return name, mongo.Wrap(err, "find the collection %x of database %s", uuid.Data, db)
-		}
-		s.mu.Lock()
-		m := s.moves
-		s.mu.Unlock()
-		if m == nil {
-			return "", nil
-		}
-		if uuid, err = m.successor(ctx, uuid); len(uuid.Data) == 0 || err != nil {
-			return "", err
-		}
-	}
+	s.mu.Lock()
+	m := s.moves
+	s.mu.Unlock()
+	return m.name(ctx, s, db, uuid)
 }
 
-// listed is the collection of a database that a filter selects; "" for none.
+// history implements asked.
+func (s *Streamed) history(ctx context.Context) (read schema.Changes, until mongo.OpTime, err error) {
+	support, err := s.Support(ctx)
+	if err != nil {
+		return nil, until, err
+	}
+	until, err = s.latest(ctx)
+	return changestream.Changes(s.Cluster, support), until, err
+}
+
+// listed implements asked.
 func (s *Streamed) listed(ctx context.Context, db string, filter bson.D) (name string, uuid bson.Binary, err error) {
 	specs, err := s.Client.Database(db, options.Database().SetReadPreference(readpref.Primary())).
 		ListCollectionSpecifications(ctx, filter)

@@ -36,12 +36,12 @@ type Collection struct {
 // Copies.
 type ChangeFilter struct {
 	colls      map[[16]byte]*collState
-	names      map[string][16]byte   // of the collections that exist
-	copies     map[[16]byte][16]byte // from a collection to movePrimary's copy
-	successors map[[16]byte][16]byte // from a collection that is gone to the copy that replaced it
-	droppedDBs map[string]bool       // databases
-	gone       [][16]byte            // collections, the oldest first
-	history    []copiesFrom          // of copies, the oldest needed first
+	names      map[string][16]byte     // of the collections that exist
+	copies     map[[16]byte][][16]byte // from a collection to movePrimary's copies, the oldest first
+	successors map[[16]byte][16]byte   // from a collection that is gone to the copy that replaced it
+	droppedDBs map[string]bool         // databases
+	gone       [][16]byte              // collections, the oldest first
+	history    []copiesFrom            // of copies, the oldest needed first
 
 	knownUntil mongo.OpTime // changes up to here are omitted; zero: none
 	namesAt    mongo.OpTime // time of the initial names; zero: nothing is read again
@@ -73,7 +73,7 @@ type collState struct {
 // NewChangeFilter returns a filter that begins with the given collections.
 func NewChangeFilter(collections []Collection) *ChangeFilter {
 	f := &ChangeFilter{colls: map[[16]byte]*collState{}, names: map[string][16]byte{}, droppedDBs: map[string]bool{},
-		copies: map[[16]byte][16]byte{}, successors: map[[16]byte][16]byte{}}
+		copies: map[[16]byte][][16]byte{}, successors: map[[16]byte][16]byte{}}
 	for _, c := range collections {
 		if id, ok := ownership.ParseUUID(c.UUID); ok {
 			f.add(id, c.NS)
@@ -88,15 +88,27 @@ type Copy struct {
 	ID, Of [16]byte // UUIDs of the copy and of the original
 }
 
-// Copies returns the unfinished copies, by name.
+// Copies returns the unfinished copies, by name. Those of one collection are in the order in which they were made.
 func (f *ChangeFilter) Copies() []Copy {
 	all := make([]Copy, 0, len(f.copies))
-	for of, id := range f.copies {
-		all = append(all, Copy{NS: f.colls[id].ns, ID: id, Of: of})
+	for of, ids := range f.copies {
+		for _, id := range ids {
+			all = append(all, Copy{NS: f.colls[id].ns, ID: id, Of: of})
+		}
 	}
-	slices.SortFunc(all, func(a, b Copy) int { return cmp.Compare(a.NS, b.NS) })
+	slices.SortStableFunc(all, func(a, b Copy) int { return cmp.Compare(a.NS, b.NS) })
 	return all
 }
+
+// Knows reports that the filter has, or had, a collection.
+func (f *ChangeFilter) Knows(id [16]byte) bool { return f.colls[id] != nil }
+
+// CopiesOf returns the UUIDs of a collection's unfinished copies, the oldest first.
+func (f *ChangeFilter) CopiesOf(id [16]byte) [][16]byte { return f.copies[id] }
+
+// SetNoted sets the time of a stored schema change: the initial collections are as after it, or as before it. All
+// changes before it were applied.
+func (f *ChangeFilter) SetNoted(at mongo.OpTime) { f.notedAt = at }
 
 // SetCopies adds copies that movePrimary had begun before. It ignores those among the filter's
 // collections: the names may be ahead of the position.
@@ -111,7 +123,7 @@ func (f *ChangeFilter) SetCopies(all []Copy) {
 
 func (f *ChangeFilter) addCopy(c Copy) {
 	f.colls[c.ID] = &collState{ns: c.NS, indexes: map[string]bson.Raw{}, copyOf: &c.Of}
-	f.copies[c.Of] = c.ID
+	f.copies[c.Of] = append(slices.Clip(f.copies[c.Of]), c.ID)
 }
 
 func (f *ChangeFilter) add(id [16]byte, ns string) {
@@ -192,7 +204,7 @@ func (f *ChangeFilter) Passes(ctx context.Context, ev *stream.Event) (bool, erro
 		return false, err
 	}
 	id, known := ownership.ParseUUID(ch.UUID)
-	_, moves := f.copies[id]
+	moves := len(f.copies[id]) > 0
 	if c := f.colls[id]; c != nil && c.copyOf != nil {
 		moves = true
 	}
@@ -233,13 +245,13 @@ func (f *ChangeFilter) reapply(ch *stream.Change) {
 		if was, exists := f.names[ch.NS]; c == nil && exists {
 			f.addCopy(Copy{NS: ch.NS, ID: id, Of: was})
 		} else { // the collection that had the name was not its original
-			f.dropCopy(f.copies[id])
+			f.dropCopies(id)
 		}
 	case stream.ChangeDrop:
 		f.dropCopy(id)
 	case stream.ChangeRename:
 		f.dropCopy(id)
-		f.dropCopy(f.copies[id])
+		f.dropCopies(id)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod:
 		if c != nil && !c.gone {
 			f.isNew(ch)
@@ -255,9 +267,21 @@ func (f *ChangeFilter) dropCopy(id [16]byte) {
 	}
 }
 
+func (f *ChangeFilter) dropCopies(of [16]byte) {
+	for _, id := range f.copies[of] {
+		f.dropCopy(id)
+	}
+}
+
 func (f *ChangeFilter) endCopy(id [16]byte, c *collState) {
-	if f.copies[*c.copyOf] == id {
-		delete(f.copies, *c.copyOf)
+	f.setCopies(*c.copyOf, slices.DeleteFunc(slices.Clone(f.copies[*c.copyOf]),
+		func(other [16]byte) bool { return other == id }))
+}
+
+func (f *ChangeFilter) setCopies(of [16]byte, ids [][16]byte) {
+	delete(f.copies, of)
+	for _, id := range ids {
+		f.colls[id].copyOf, f.copies[of] = &of, ids
 	}
 }
 
@@ -289,6 +313,9 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 		return f.dropDatabase(ch.NS)
 	}
 	id, ok := ownership.ParseUUID(ch.UUID)
+	if ch.Kind == stream.ChangeView {
+		delete(f.droppedDBs, db)
+	}
 	if !ok {
 		return true // a view, on one shard only
 	}
@@ -325,7 +352,7 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 // create reports false if another shard has the collection, or if it is a copy of an existing one.
 func (f *ChangeFilter) create(id [16]byte, ns string) bool {
 	if c := f.colls[id]; c != nil && !c.gone {
-		f.dropCopy(f.copies[id])
+		f.dropCopies(id)
 		return false
 	}
 	if was, exists := f.names[ns]; exists && was != id {
@@ -378,8 +405,10 @@ func (f *ChangeFilter) drop(id [16]byte, c *collState, ch *stream.Change) bool {
 	}
 	f.markGone(id)
 	f.freeName(id, c.ns)
-	if other, ok := f.copies[id]; ok {
-		delete(f.copies, id)
+	if ids := f.copies[id]; len(ids) > 0 { // several if moves came to nothing, or their originals were left behind
+		other := ids[len(ids)-1]
+		f.setCopies(id, nil)
+		f.setCopies(other, ids[:len(ids)-1])
 		f.colls[other].copyOf, f.names[c.ns] = nil, other
 		ch.Kind, ch.UUID.Data, f.successors[id] = stream.ChangeIdentity, other[:], other
 	}
@@ -401,7 +430,7 @@ func (f *ChangeFilter) markGone(id [16]byte) {
 
 func (f *ChangeFilter) rename(id [16]byte, c *collState, ch *stream.Change) bool {
 	if c.ns == ch.To {
-		f.dropCopy(f.copies[id])
+		f.dropCopies(id)
 		return false
 	}
 	if was, exists := f.names[ch.NS]; exists && was != id && c.ns != ch.NS { // between databases, which copies

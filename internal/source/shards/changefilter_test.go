@@ -88,6 +88,45 @@ func TestMovedTwiceAndKept(t *testing.T) {
 	}
 }
 
+// TestSeveralCopies: moves that came to nothing leave copies behind. While one is there, no drop of another one, or of
+// the original, is a user's.
+func TestSeveralCopies(t *testing.T) {
+	for _, drops := range [][]byte{{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {3, 1, 2}} {
+		o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+		o.SetCopies([]Copy{copyOf(2, 1)})
+		b := &stream.Batch{End: opTime(40), Events: []stream.Event{ddl(1, stream.ChangeCreate, 3)}}
+		for i, id := range drops {
+			b.Events = append(b.Events, ddl(uint32(10+i), stream.ChangeDrop, id))
+		}
+		if _, err := o.filter(t.Context(), b, nil); err != nil {
+			t.Fatal(err)
+		}
+		for i, ev := range b.Events {
+			if last := i == len(b.Events)-1; last != (ev.Change.Kind == stream.ChangeDrop) || last && ev.At != opTime(12) {
+				t.Errorf("%v: %+v", drops, ev.Change)
+			}
+		}
+	}
+}
+
+// TestViewMakesDatabase: a database that has had a view since its drop can be dropped again.
+func TestViewMakesDatabase(t *testing.T) {
+	o := NewChangeFilter(nil)
+	dropped := func(n uint32) stream.Event {
+		return stream.Event{Kind: stream.SchemaChange, NS: "d", At: opTime(n),
+			Change: &stream.Change{Kind: stream.ChangeDropDatabase, NS: "d"}}
+	}
+	view := ddl(3, stream.ChangeView, 0)
+	view.Change.UUID = bson.Binary{}
+	b := &stream.Batch{End: opTime(9), Events: []stream.Event{dropped(1), dropped(2), view, dropped(4), dropped(5)}}
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Events) != 3 || b.Events[2].At != opTime(4) {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
 // TestKeptAndRenamed: users rename what has moved, and make another one of its name, before
 // the shard where it was drops it. Servers of 4.4 let them.
 func TestKeptAndRenamed(t *testing.T) {

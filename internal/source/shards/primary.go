@@ -145,7 +145,7 @@ func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.
 		return nil, nil
 	}
 	all = []bson.Binary{{Subtype: uuid.Subtype, Data: id[:]}}
-	if moving, ok := h.ahead.copies[id]; ok {
+	for _, moving := range h.ahead.copies[id] {
 		all = append(all, bson.Binary{Subtype: uuid.Subtype, Data: moving[:]})
 	}
 	return all, nil
