@@ -126,7 +126,8 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 	if renamed && o.joins(ch) {
 		return c.mayJoin(ctx, o.Rules.Target(ch.NS), ns)
 	}
-	if ch.DropTarget || o.existing(sourceNS) == KeepExisting && !renamed {
+	_, known := o.Names.Source(sourceNS) // else it is not the job's to drop
+	if ch.DropTarget && (known || !ch.DropAssumed) || o.existing(sourceNS) == KeepExisting && !renamed {
 		return nil
 	}
 	if _, there, err := c.find(ctx, ns); err != nil || !there {

@@ -178,6 +178,8 @@ type Change struct {
 	// the user's rename in From and To.
 	From, To   string
 	DropTarget bool
+	// DropAssumed says that the source does not tell what DropTarget is.
+	DropAssumed bool
 	// Command is the user's command, if servers end it with a rename. NS is then the staging collection,
 	// except for CommandMove, where it is the user's.
 	Command mongo.Command

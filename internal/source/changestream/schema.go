@@ -121,9 +121,9 @@ func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 	if _, coll := mongo.SplitNS(to); coll == "" {
 		return nil, fmt.Errorf("%w: a rename without a name", ErrUnknown)
 	}
-	dropped := true // unless known
+	dropped, assumed := true, c.description == nil
 	var replaced bson.Binary
-	if c.description != nil {
+	if !assumed {
 		drop, there := bsonraw.Field(c.description, "dropTarget")
 		dropped = there && (drop.Type != bson.TypeBoolean || drop.Value[0] != 0)
 		if drop.Type == bson.TypeBinary && len(drop.Value) == 5+uuidSize {
@@ -134,7 +134,7 @@ func (c *change) rename(ns *namespace, o *Options) (*stream.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch.Replaced = replaced
+	ch.Replaced, ch.DropAssumed = replaced, assumed
 	if err := o.unseen(ch); err != nil {
 		return nil, &ddl.NotFollowed{Err: err,
 			Change: stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: dropped}}
