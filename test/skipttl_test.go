@@ -178,6 +178,7 @@ func skipTTLSoft(s *site) {
 // TestSkipTTL: with a real monitor, the target keeps what expires on the source, and goes on
 // keeping it after the cut-over; what users delete goes. verify tells the ones from the others.
 func TestSkipTTL(t *testing.T) {
+	rejectedBy(t, false)
 	expiry := func(s *site, on bool) { s.admin(d("setParameter", 1, "ttlMonitorEnabled", on)) }
 	src := &site{ctx: t.Context(), client: shared.sourceDB, base: "skipttl"}
 	dst := &site{ctx: t.Context(), client: shared.targetDB, base: "skipttl"}

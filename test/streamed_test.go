@@ -48,6 +48,15 @@ func (sc scenario) streams(way string) bool {
 // reportsSchema reports a source whose change streams have all schema changes.
 func reportsSchema() bool { return shared.sourceVer.AtLeast(6, 0) }
 
+// rejectedBy skips a test of something that the precheck rejects with change streams, on older servers only if they do
+// not report schema changes. TestStreamsReject has the rejections.
+func rejectedBy(t *testing.T, older bool) {
+	t.Helper()
+	if kit.Streamed() && (!older || !reportsSchema()) {
+		t.Skip("the precheck rejects it with change streams")
+	}
+}
+
 // apart are cases by the jobs that they can share. One of those that leave documents out goes on without some. One with
 // rules ends at a rename between databases, if it captures by change streams.
 func apart(cases []*trial) [][]*trial {

@@ -13,6 +13,9 @@ import (
 // TestChangeStreams copies and follows by change streams while writers work. The job is stopped during the copy
 // and while it follows, and goes on by what it began with.
 func TestChangeStreams(t *testing.T) {
+	if !reportsSchema() {
+		t.Skip("its writers change the schema; TestHistories has what change streams report before 6.0")
+	}
 	ctx := t.Context()
 	const base = "streamed"
 	db := shared.sourceDB.Database(base)

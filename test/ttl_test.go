@@ -66,6 +66,7 @@ func expiries() []expires {
 // Until cut-over the source alone decides when a document expires; afterwards
 // the target does so by itself.
 func TestExpiryIsHeldUntilCutOver(t *testing.T) {
+	rejectedBy(t, true)
 	expiry := func(client *mongo.Client, on bool) {
 		t.Helper()
 		if err := client.Database("admin").RunCommand(t.Context(), d("setParameter", 1, "ttlMonitorEnabled", on)).

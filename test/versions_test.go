@@ -106,6 +106,7 @@ func asHistories(of []scenario) (out []scenario) {
 // TestVerifyHistories: verify takes the newest versions for the documents, over many
 // ranges and replies, and finds each that is not what the source's document is.
 func TestVerifyHistories(t *testing.T) {
+	rejectedBy(t, true)
 	s := &site{ctx: t.Context(), client: shared.sourceDB, base: "verify-versions"}
 	dst := &site{ctx: t.Context(), client: shared.targetDB, base: s.base}
 	c := &trial{base: s.base}
@@ -234,6 +235,7 @@ func TestHistoriesRefused(t *testing.T) {
 // TestHistoryOfTooLarge: a document whose version is larger than a server takes ends the
 // job with an error that names it, in the copy and in the changes.
 func TestHistoryOfTooLarge(t *testing.T) {
+	rejectedBy(t, true)
 	const most = 16 << 20
 	large := func(id string) bson.D { return d("_id", id, "pad", strings.Repeat("x", most-50)) }
 	for _, way := range []string{wayCopy, wayChange} {
@@ -268,6 +270,7 @@ func TestHistoryOfTooLarge(t *testing.T) {
 // on the target under its name is not taken for its history, and the one that the job left
 // there is.
 func TestHistoryBesideOthers(t *testing.T) {
+	rejectedBy(t, true)
 	s := &site{ctx: t.Context(), client: shared.sourceDB, base: "versions-beside"}
 	dst := &site{ctx: t.Context(), client: shared.targetDB, base: s.base}
 	cleanUp(t, []*trial{{base: s.base}})
