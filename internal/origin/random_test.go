@@ -81,10 +81,10 @@ func (p *player) snapshot(i int) {
 	p.props = map[string]props{}
 	for n, id := range seen.listing {
 		one := schema.Name{NS: nsOf(n), Target: nsOf(n), Type: schema.TypeCollection}
-		switch {
-		case id == 0:
+		switch id {
+		case 0:
 			continue
-		case id == viewID:
+		case viewID:
 			one.Type = schema.TypeView
 		default:
 			one.UUID = binaryOf(idNumber(id))
@@ -291,7 +291,7 @@ func (p *player) look(ctx context.Context, i int) error {
 		}
 		ok := err == nil && slices.Contains(want, name)
 		if !ok {
-			return fmt.Errorf("tick %d: at tick %d, %s %d is %q, want %q: %v", i, p.now, one.NS, id, name, want, err)
+			return fmt.Errorf("tick %d: at tick %d, %s %d is %q, want %q: %w", i, p.now, one.NS, id, name, want, err)
 		}
 	}
 	return nil
