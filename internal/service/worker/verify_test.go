@@ -258,7 +258,7 @@ func TestVerifyLent(t *testing.T) {
 					{Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true},
 					{Key: "blockTimeMS", Value: ms}}}}).Err())
 	}
-	reads(250)
+	reads(500)
 	target := b.onTarget("parts")
 	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
