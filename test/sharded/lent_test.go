@@ -178,6 +178,7 @@ func (b *bed) strays(from int) {
 // TestLentOfShards: others copy parts of shards while documents are written, chunks move
 // and a collection is dropped. What shards hold and do not own does not arrive.
 func TestLentOfShards(t *testing.T) {
+	lab.Nightly(t) // TestLent of internal/job has a replica set
 	b := newBed(t)
 	b.collections()
 	lentWhileAllMoves(b, b.spec())

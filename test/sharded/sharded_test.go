@@ -874,6 +874,9 @@ func TestRewritten(t *testing.T) {
 	}
 	for _, version := range []string{"4.4", "5.0", ""} {
 		t.Run(cmp.Or(version, "newest"), func(t *testing.T) {
+			if version != "" {
+				lab.Nightly(t)
+			}
 			t.Setenv("MILLRACE_TEST_VERSION", version)
 			testRewritten(newBed(t))
 		})
