@@ -397,6 +397,9 @@ func (c *cursor) lowest(ctx context.Context, cl *call, n int64) (*remote, error)
 	return best, nil
 }
 
+// killTime bounds the end of a cursor on all shards.
+const killTime = 5 * time.Second
+
 // source is what the cursor reads, as the shards know it.
 func (c *cursor) source() string { return cmp.Or(c.from, c.coll) }
 
@@ -417,7 +420,10 @@ func (c *cursor) fetch(ctx context.Context, cl *call, r *remote, n int64) error 
 	return nil
 }
 
+// kill also ends the cursors of a client that has gone: one that stays open keeps a shard from deleting orphans.
 func (c *cursor) kill(ctx context.Context, u *upstream) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	defer cancel()
 	if c.changes != nil {
 		_ = together(c.changes.feeds, func(f *feed) error {
 			f.kill(ctx, c.lsid)
