@@ -124,12 +124,13 @@ func (l *loader) secret(key, value string, o Origin, access *Access) string {
 		value = strings.TrimSpace(text)
 	}
 	written := sealed || !reference // by the author of the definition, not the operator of the worker
-	if written && problem.What == "" && mongo.UsesMachine(value) {
-		problem.What = "logs in with the identity of the worker's machine, which would send a token of it to any host"
-		problem.How = "give the connection string to the workers, and write env:NAME or file:NAME"
-	}
-	if written && problem.What == "" && mongo.HasSocket(value) {
-		problem.What = "names a socket, which is a file of the worker's machine"
+	if written && problem.What == "" {
+		switch {
+		case mongo.UsesMachine(value):
+			problem.What = "logs in with the identity of the worker's machine, which would send a token of it to any host"
+		case mongo.HasSocket(value):
+			problem.What = "names a socket, which is a file of the worker's machine"
+		}
 		problem.How = "give the connection string to the workers, and write env:NAME or file:NAME"
 	}
 	if written && problem.What == "" {

@@ -288,7 +288,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 // given returns the settings that resume a job beside those that its state tells, as words of a command line without
 // secrets.
 func (s *Sync) given(o Origins) (words []string) {
-	told := []string{flagConfig, flagSource, flagTarget, "mode", "start-at", "include", "exclude", "rename", "filter",
+	stored := []string{flagConfig, flagSource, flagTarget, "mode", "start-at", "include", "exclude", "rename", "filter",
 		"skip", "fields", "soft-delete", "history", "job", "restart", "on-existing", flagCapture, "dry-run", flagToken,
 		"report", "output", "log-level", "log-format", flagProgress}
 	// A copy by files needs the name of the set.
@@ -296,7 +296,7 @@ func (s *Sync) given(o Origins) (words []string) {
 		words = append(words, "--"+flagTarget, mongo.Redact(s.Target)+"/?replicaSet="+*to.ReplicaSet)
 	}
 	s.flags.VisitAll(func(f *pflag.Flag) {
-		if o[f.Name].Kind == FromDefault || slices.Contains(told, f.Name) {
+		if o[f.Name].Kind == FromDefault || slices.Contains(stored, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

@@ -347,7 +347,7 @@ func TestMigrationByFilesOverBadLinks(t *testing.T) {
 	stop()
 	m.sentOnce(links[0], "the source")
 	m.sentOnce(links[1], "the first agent")
-	// The agents are not told of the end. The same command tells them.
+	// The sync cannot end the agents. The same command does later.
 	links[1].Cut()
 	links[2].Cut()
 	m.cutOver()
