@@ -105,17 +105,14 @@ func (v targetVersions) read(ctx context.Context, target string, command func(co
 	if err != nil {
 		return fmt.Errorf("read %s on the target: %w", target, err)
 	}
+	defer cur.Close(ctx)
 	for {
 		b, err := cur.Next(ctx)
 		if err != nil {
 			return fmt.Errorf("read %s on the target: %w", target, err)
 		}
-		if err := b.Each(fn); err != nil {
-			cur.Close(ctx)
+		if err := b.Each(fn); err != nil || b.Done {
 			return err
-		}
-		if b.Done {
-			return nil
 		}
 	}
 }

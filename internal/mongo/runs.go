@@ -349,6 +349,7 @@ func (a at) currentOp(ctx context.Context, all bool) (out []Connection, err erro
 	if err != nil {
 		return nil, err
 	}
+	defer cur.Close(ctx)
 	for {
 		b, err := cur.Next(ctx)
 		if err == nil {

@@ -179,6 +179,7 @@ func TestPlacing(t *testing.T) {
 		"balancer": balancer, "indexes": indexes, "changes": changes, "beside": beside} {
 		t.Run(name, func(t *testing.T) { test(b.from(t, set, nil, name)) })
 	}
+	b.noCursors(set)
 	t.Run("sharded", func(t *testing.T) {
 		c := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1"}, Routers: 1})
 		router := b.connect(c.URI())
@@ -191,6 +192,20 @@ func TestPlacing(t *testing.T) {
 		zoneJoins(b.from(t, router, other.sharded, "j"), c)
 		zonesCome(b.from(t, router, other.sharded, "z"), c)
 	})
+}
+
+// noCursors wants none left on a source: they keep shards from deleting orphans, and chunks from moving.
+func (b *bed) noCursors(c *mongo.Cluster) {
+	b.Helper()
+	cur, err := c.Client.Database("admin").Aggregate(b.Context(), bson.A{
+		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "idleCursors", Value: true}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "type", Value: "idleCursor"}}}}})
+	b.ok(err)
+	var left []bson.M
+	b.ok(cur.All(b.Context(), &left))
+	for _, one := range left {
+		b.Errorf("a cursor of %v is open: %v", one["ns"], one["cursor"])
+	}
 }
 
 func kinds(b *bed) {

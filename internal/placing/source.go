@@ -2,7 +2,6 @@ package placing
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // Source says how collections are to be sharded.
@@ -205,14 +205,19 @@ func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pat
 		}
 		project = append(project, bson.E{Key: f.Path, Value: 1})
 	}
-	body, err = conn.Run(ctx, db, bson.D{{Key: "aggregate", Value: coll},
+	cur, err := conn.OpenCursor(ctx, db, bson.D{{Key: "aggregate", Value: coll},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: n}}},
 		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: n}}}},
-			bson.D{{Key: "$project", Value: project}}}}})
+			bson.D{{Key: "$project", Value: project}}}}}, wire.CursorOptions{})
 	if err != nil {
 		return nil, unlessGone(err)
 	}
-	return points(bson.Raw(body), key, float64(count))
+	defer cur.Close(ctx) // after n documents it stays open
+	b, err := cur.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return points(b, key, float64(count))
 }
 
 // unlessGone ignores errors of a missing collection or an incomplete sample: ranges are then cut without.
@@ -223,24 +228,19 @@ func unlessGone(err error) error {
 	return err
 }
 
-// points are the keys in the first batch of a reply, which represent count documents.
-func points(reply bson.Raw, key shardkey.Pattern, count float64) (all []point, err error) {
-	docs, err := reply.Lookup("cursor", "firstBatch").Array().Values()
-	if err != nil {
-		return nil, fmt.Errorf("read a sample: %w", err)
-	}
+// points are the keys in a reply, which represent count documents.
+func points(reply *wire.Batch, key shardkey.Pattern, count float64) (all []point, err error) {
 	var k shardkey.Key
-	for _, d := range docs {
-		doc, ok := d.DocumentOK()
-		if !ok || !key.Of(&k, doc) {
-			continue
+	err = reply.Each(func(doc []byte) error {
+		if key.Of(&k, doc) {
+			if b := clone(k.Values); b.size() <= mostBound {
+				all = append(all, point{key: b})
+			}
 		}
-		if b := clone(k.Values); b.size() <= mostBound {
-			all = append(all, point{key: b})
-		}
-	}
+		return nil
+	})
 	for i := range all {
 		all[i].weight = count / float64(len(all))
 	}
-	return all, nil
+	return all, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -113,7 +112,7 @@ func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn 
 	if err != nil {
 		return err
 	}
-	defer closeCursor(ctx, cur)
+	defer cur.Close(ctx)
 	for {
 		if err := b.Each(fn); err != nil || b.Done {
 			return err
@@ -122,12 +121,6 @@ func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn 
 			return err
 		}
 	}
-}
-
-func closeCursor(ctx context.Context, cur *wire.Cursor) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	cur.Close(ctx)
 }
 
 // CodeInvalidOptions refuses a position that the member has not heard of.

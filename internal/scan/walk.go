@@ -163,7 +163,7 @@ func (w *Walk) open(ctx context.Context, empty bool) (b *wire.Batch, err error) 
 // Close closes the cursor, also after ctx has ended.
 func (w *Walk) Close(ctx context.Context) {
 	if w.cur != nil {
-		closeCursor(ctx, w.cur)
+		w.cur.Close(ctx)
 		w.cur = nil
 	}
 }

@@ -289,11 +289,17 @@ func (cur *Cursor) Limit(docs int) {
 	}
 }
 
-// Close kills an open cursor, within ctx. A failure is harmless: the server times cursors out.
+// closeTime bounds the end of a cursor.
+const closeTime = 2 * time.Second
+
+// Close kills an open cursor, also after ctx has ended: until servers time it out after 10 minutes, a shard deletes
+// no orphans of its collection, and chunks of the same ranges cannot move.
 func (cur *Cursor) Close(ctx context.Context) {
 	if cur.id == 0 || cur.conn.broken || cur.conn.mc == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
 	_, _ = cur.conn.Run(ctx, cur.db, bson.D{{Key: "killCursors", Value: cur.coll},
 		{Key: "cursors", Value: bson.A{cur.id}}})
 	cur.id = 0

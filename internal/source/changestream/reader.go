@@ -23,8 +23,7 @@ const (
 	aheadAfter = 30 * time.Second
 	// knownPoll is the time between two looks at that.
 	knownPoll = 100 * time.Millisecond
-	// closeTimeout bounds killing a cursor.
-	closeTimeout = 2 * time.Second
+
 	// maxReply bounds a server's reply, except for a single larger event.
 	maxReply = 16 << 20
 	// replies is how many replies are in memory at once: the one that is read, one that waits, one in work.
@@ -205,8 +204,6 @@ func (r *reader) close(ctx context.Context) {
 		return
 	}
 	if r.cur != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
 		r.cur.Close(ctx)
 	}
 	r.conn.Release()

@@ -104,6 +104,7 @@ func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 	if err != nil {
 		return nil, err
 	}
+	defer cur.Close(ctx)
 	a := newAnswer(of, &q)
 	for {
 		b, err := cur.Next(ctx)
@@ -114,7 +115,6 @@ func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 			return a.docs, err
 		}
 		if a.exceeds(&q) {
-			cur.Close(ctx)
 			return nil, ErrTooMuch
 		}
 	}

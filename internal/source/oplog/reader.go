@@ -21,8 +21,6 @@ const (
 	// parkAfter is how long a cursor waits for room before it is closed. Servers end idle cursors after
 	// ten minutes, firewalls idle connections.
 	parkAfter = 4 * time.Minute
-	// closeTimeout bounds killing a cursor.
-	closeTimeout = 2 * time.Second
 )
 
 // errParked ends a stream whose consumer is slow. It resumes when there is room.
@@ -186,8 +184,6 @@ func (o *ownCursor) close(ctx context.Context) {
 		return
 	}
 	if o.cur != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
 		o.cur.Close(ctx)
 	}
 	o.conn.Release()
