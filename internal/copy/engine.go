@@ -36,11 +36,22 @@ import (
 
 // Refusal is a document that the target refuses.
 type Refusal struct {
+	Source schema.Collection
 	Target string // namespace
 	ID     bsoncore.Value
 	Doc    []byte
+	Again  bool // also after an Answer of Again
 	wire.WriteError
 }
+
+// Answer is what becomes of a refused document.
+type Answer int
+
+const (
+	Ends  Answer = iota // the run ends with an error
+	Aside               // the copy goes on without the document
+	Again               // the document is written again
+)
 
 // Task is one collection to copy.
 type Task struct {
@@ -94,9 +105,8 @@ type Options struct {
 	SourceGate, TargetGate *pace.Gate
 
 	// Refused is called for a document that the target refuses for good: for a unique index, or its
-	// content. Several goroutines call it, and may use the document until they return. True goes on
-	// without the document. False, or a nil Refused, makes it an error.
-	Refused func(ctx context.Context, r Refusal) (bool, error)
+	// content. Several goroutines call it, and may use the document until they return. Without it, the run ends.
+	Refused func(ctx context.Context, r Refusal) (Answer, error)
 
 	// Recreate empties the target of a task whose copy has to begin anew (its order is content and
 	// its position was lost). Nil makes that an error.

@@ -267,8 +267,18 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 	if w.e.opts.Refused == nil || !docwrite.Of(e).OfDocument() {
 		return writeFailed(e, doc)
 	}
-	taken, err := w.e.opts.Refused(ctx, Refusal{Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc, WriteError: e})
-	if err == nil && !taken {
+	again := w.again
+	w.again = false
+	answer, err := w.e.opts.Refused(ctx, Refusal{Source: c.Source, Target: c.Target, ID: bsonraw.IDOf(doc), Doc: doc,
+		Again: again, WriteError: e})
+	switch {
+	case err != nil:
+		return err
+	case answer == Again:
+		w.again = true
+		defer func() { w.again = false }()
+		return w.insertExact(ctx, c, [][]byte{doc})
+	case answer == Ends:
 		err = writeFailed(e, doc)
 	}
 	w.e.count.refused.Add(1)

@@ -143,11 +143,11 @@ func TestEveryErrorOfABatch(t *testing.T) {
 		var mu sync.Mutex
 		met := map[string]int32{}
 		o := small(t, c)
-		o.Refused = func(_ context.Context, r Refusal) (bool, error) {
+		o.Refused = func(_ context.Context, r Refusal) (Answer, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			met[r.ID.String()] = r.Code
-			return true, nil
+			return Aside, nil
 		}
 		e := New(c, c, newStore(), o)
 		if err := e.Run(t.Context(), task); err != nil {
@@ -160,5 +160,24 @@ func TestEveryErrorOfABatch(t *testing.T) {
 		if n := len(dump(t, c, "batch_t", "c")); n != 99 {
 			t.Errorf("%d documents on the target", n)
 		}
+	}
+	// Without the index, the document is written on request.
+	o := small(t, c)
+	o.Refused = func(ctx context.Context, r Refusal) (Answer, error) {
+		switch {
+		case r.Code == mongo.CodeDuplicateKey:
+			return Aside, nil
+		case r.Again || r.Source.NS != "batch.c":
+			return Ends, nil
+		}
+		_, err := c.Command(ctx, "batch_t", bson.D{{Key: "dropIndexes", Value: "c"}, {Key: "index", Value: "pq"}})
+		return Again, err
+	}
+	e := New(c, c, newStore(), o)
+	if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "batch", "c"), "batch_t.c")}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(dump(t, c, "batch_t", "c")); n != 100 || e.Stats().Refused != 1 {
+		t.Errorf("%d documents on the target, %d refused", n, e.Stats().Refused)
 	}
 }

@@ -24,7 +24,8 @@ type chunk struct {
 type writer struct {
 	scan.Reader // runs commands
 	*run
-	out docwrite.Sender
+	out   docwrite.Sender
+	again bool // a refused document is written again
 	// admitted are connections by router. They stay checked out: the pool may return others.
 	admitted map[string]*wire.Conn
 }

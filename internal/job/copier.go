@@ -102,7 +102,7 @@ func (c *copier) task(coll schema.Collection, target string) copy.Task {
 // run copies tasks. If assigned is set, others may help: no changes are applied meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
-	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
+	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime, assigned), c.srcGate, c.counters
 	o.Inserted, o.Others = c.source.insertions(), c.spec.OnExisting == ExistingMerge
 	o.LeftOut = follow.Leaves(c.letters, c.spec.OnConflict, c.log)
 	o.OnCollection = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
@@ -175,33 +175,44 @@ func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 // mostUndecided bounds the documents set aside before a conflict counts as real.
 const mostUndecided = 1000
 
-// refused decides about a refused document. Changes made during the copy may free a duplicate key.
-func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
-	return func(ctx context.Context, r copy.Refusal) (bool, error) {
+// refused decides about a refused document. Changes made during the copy may free a duplicate key. early says that
+// the collections have only what was built before the copy.
+func (c *copier) refused(at mongo.OpTime, early bool) func(context.Context, copy.Refusal) (copy.Answer, error) {
+	return func(ctx context.Context, r copy.Refusal) (copy.Answer, error) {
+		if early && mongo.Unindexable(r.WriteError) && !r.Again && c.spec.OnExisting != ExistingMerge {
+			return copy.Again, c.unindex(ctx, r)
+		}
 		l := deadletter.Letter{Origin: stream.Origin{NS: r.Target}, State: deadletter.Undecided, Cause: deadletter.CauseKey,
 			DocID: r.ID, Doc: r.Doc, At: at, Reason: r.Message, Code: r.Code}
 		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
 		if r.Code != mongo.CodeDuplicateKey {
 			if stop {
-				return false, nil
+				return copy.Ends, nil
 			}
 			l.State, l.Cause = deadletter.Open, deadletter.CauseRefused
 		} else {
 			l.Index = docwrite.ParseDuplicate(r.Raw).Index()
 			if stop && c.letters.Stats().Undecided >= mostUndecided {
-				return false, nil
+				return copy.Ends, nil
 			}
 		}
 		isNew := !c.letters.Disputed(l.NS, l.DocID)
 		if err := c.letters.Write(ctx, l); err != nil {
-			return false, err
+			return copy.Ends, err
 		}
 		if isNew {
 			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID),
 				"index", l.Index, "reason", r.Message, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
-		return true, nil
+		return copy.Aside, nil
 	}
+}
+
+// unindex removes what was built early, before a document that it does not take: the source has dropped such an
+// index meanwhile. What the source still has is built when all documents are there.
+func (c *copier) unindex(ctx context.Context, r copy.Refusal) error {
+	c.early.Delete(r.Target)
+	return c.cat.Indexes.Remove(ctx, r.Target, r.Source.Indexes)
 }
 
 type sliceStore struct{ s state.Store }

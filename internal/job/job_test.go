@@ -104,6 +104,7 @@ func TestJob(t *testing.T) {
 	t.Run("indexes amid reads", func(t *testing.T) { testIndexesAmidReads(t, s) })
 	t.Run("finalize", func(t *testing.T) { testFinalize(t, s) })
 	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
+	t.Run("early indexes", func(t *testing.T) { testEarlyIndexes(t, s) })
 	t.Run("loads", func(t *testing.T) { testLoads(t, s) })
 	t.Run("loads of a copy", func(t *testing.T) { testLoadsOfCopy(t, s) })
 	t.Run("incremental", func(t *testing.T) { testIncremental(t, s) })
@@ -479,6 +480,65 @@ func testThrottle(t *testing.T, s servers) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// testEarlyIndexes: while the documents of a small collection are copied, the source drops an index that the target has
+// already, and gets documents that it does not take.
+func testEarlyIndexes(t *testing.T, s servers) {
+	insert(t, s.srcDB, "early", 1000)
+	coll := s.srcDB.Database("early").Collection("c")
+	for name, keys := range map[string]bson.D{"pq": {{Key: "p", Value: 1}, {Key: "q", Value: -1}},
+		"pr": {{Key: "p", Value: 1}, {Key: "r", Value: 1}}} {
+		if _, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: keys,
+			Options: options.Index().SetName(name)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := s.spec("early")
+	spec.Until, spec.Limits = "", pace.Rates{Bytes: 1}
+	j := open(t, spec)
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(t.Context()) }()
+	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	if n := indexes(t, s.targetC, "early"); n != 3 {
+		t.Fatalf("the target has %d indexes before its documents, want 3", n)
+	}
+	if err := coll.Indexes().DropOne(t.Context(), "pq"); err != nil {
+		t.Fatal(err)
+	}
+	both := bson.D{{Key: "$set", Value: bson.D{{Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{3, 4}}}}}
+	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 500}}}}, both); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.SetLimits(t.Context(), pace.Rates{}); err != nil {
+		t.Fatal(err)
+	}
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing || len(ended) > 0 })
+	if err := j.Finalize(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := j.Status(); len(st.Differences) != 0 || count(t, s.targetC, "early") != 1000 ||
+		indexes(t, s.targetC, "early") != 2 {
+		t.Errorf("differences: %v; %d documents, %d indexes", st.Differences, count(t, s.targetC, "early"),
+			indexes(t, s.targetC, "early"))
+	}
+	arrays, err := s.targetC.Database("early").Collection("c").CountDocuments(t.Context(),
+		bson.D{{Key: "q", Value: bson.A{3, 4}}})
+	if err != nil || arrays != 500 {
+		t.Errorf("%d of 500 documents have arrays: %v", arrays, err)
+	}
+}
+
+func indexes(t *testing.T, c *driver.Client, db string) int {
+	t.Helper()
+	all, err := c.Database(db).Collection("c").Indexes().ListSpecifications(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
 }
 
 // testIncremental continues a target by each capture, from a position and from a second.

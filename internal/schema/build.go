@@ -334,6 +334,18 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 	return out, nil
 }
 
+// Remove drops indexes of a collection that are there, except that of a shard key.
+func (b *builder) Remove(ctx context.Context, targetNS string, idx []stream.Index) error {
+	db, coll := mongo.SplitNS(targetNS)
+	for _, ix := range idx {
+		err := b.change(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: ix.Name}})
+		if err != nil && mongo.Classify(err) != mongo.ClassGone && !mongo.IsCode(err, mongo.CodeShardKeyIndex) {
+			return fmt.Errorf("drop index %s of %s on the target: %w", ix.Name, targetNS, err)
+		}
+	}
+	return nil
+}
+
 func (b *builder) drop(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
 	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}

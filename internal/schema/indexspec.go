@@ -241,14 +241,16 @@ func uniqueLike(spec bson.Raw) bool {
 	return truthyField(spec, "unique") || truthyField(spec, "prepareUnique")
 }
 
-// TakesAll reports indexes that refuse no document: those in the order of one field.
-func TakesAll(ix stream.Index) bool {
+// takesAll reports indexes in the order of one field. They refuse no documents but those whose field names are numbers.
+func takesAll(ix stream.Index) bool { return takesMost(ix) && len(keyFields(ix.Spec)) == 1 }
+
+// takesMost reports indexes in the order of fields. They refuse no documents but those with arrays in two of them.
+func takesMost(ix stream.Index) bool {
 	fields := keyFields(ix.Spec)
-	if uniqueLike(ix.Spec) || len(fields) != 1 || strings.Contains(fields[0].Key(), "$") {
-		return false
-	}
-	_, ordered := fields[0].Value().AsInt64OK()
-	return ordered
+	return len(fields) > 0 && !uniqueLike(ix.Spec) && !slices.ContainsFunc(fields, func(f bson.RawElement) bool {
+		_, ordered := f.Value().AsInt64OK()
+		return !ordered || strings.Contains(f.Key(), "$")
+	})
 }
 
 func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) {

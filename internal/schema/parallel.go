@@ -160,12 +160,12 @@ func (b *builder) BuildEarly(ctx context.Context, colls []Collection) error {
 const smallWork = 4 << 20
 
 // SmallIndexes returns the indexes of a source's collection that are built before its documents are
-// copied because it is small: those that refuse no document.
+// copied because it is small: those that take all documents but odd ones, such as with arrays in two fields.
 func SmallIndexes(c Collection) []stream.Index {
 	if c.Type != TypeCollection || (Build{Bytes: c.Bytes, Indexes: c.Indexes}).Work() > smallWork {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(c.Indexes), func(ix stream.Index) bool { return !TakesAll(ix) })
+	return slices.DeleteFunc(slices.Clone(c.Indexes), func(ix stream.Index) bool { return !takesMost(ix) })
 }
 
 // earlyIndex finds the collection whose only index is better built first, or returns why there is
@@ -196,7 +196,7 @@ func earlyIndex(colls []Collection, r room) (*Collection, string) {
 		return nil, "there are none"
 	case len(largest.Indexes) > 1 || float64(work) < most*float64(all):
 		return nil, "they are built side by side, each by a processor"
-	case largest.Type != TypeCollection || !TakesAll(largest.Indexes[0]):
+	case largest.Type != TypeCollection || !takesAll(largest.Indexes[0]):
 		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name,
 			largest.NS)
 	case r.processors < processors:
