@@ -44,11 +44,19 @@ func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64
 	if _, err := write(ctx, conn, db, cmd); err != nil {
 		return -1, err
 	}
-	h, err := helloOn(ctx, conn)
+	body, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	if err != nil {
 		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
 	}
-	return h.LastWrite.Last.Term, nil
+	return termOf(bson.Raw(body)), nil
+}
+
+// termOf returns the term of the newest write in a reply to isMaster, -1 if there is none.
+func termOf(hello bson.Raw) int64 {
+	if term, ok := hello.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
+		return term
+	}
+	return -1
 }
 
 func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (term int64, err error) {
@@ -59,11 +67,7 @@ func changeAndAsk(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (
 	if _, err := written(replies[0]); err != nil {
 		return -1, err
 	}
-	h, err := parseHello(replies[1])
-	if err != nil {
-		return -1, fmt.Errorf("read the term of %s: %w", conn.Addr(), err)
-	}
-	return h.LastWrite.Last.Term, nil
+	return termOf(bson.Raw(replies[1])), nil
 }
 
 func write(ctx context.Context, conn *wire.Conn, db string, cmd bson.D) (bson.Raw, error) {

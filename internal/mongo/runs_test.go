@@ -171,3 +171,35 @@ func TestNewest(t *testing.T) {
 		t.Errorf("a name of %d bytes", len(name))
 	}
 }
+
+// TestDocuments: all that a command lists, also if it is more than a reply, and no cursor is left.
+func TestDocuments(t *testing.T) {
+	c := open(t, lab.ForTest(t, lab.Options{}))
+	find := bson.D{{Key: "find", Value: "c"}, {Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}}
+	have := 0
+	for _, n := range []int{0, 1, 100, 300} {
+		for ; have < n; have++ {
+			if _, err := c.Client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: have}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		docs, err := c.Documents(t.Context(), "d", find)
+		if err != nil || len(docs) != n {
+			t.Fatalf("%d documents of %d: %v", len(docs), n, err)
+		}
+		for i, doc := range docs {
+			if id, _ := doc.Lookup("_id").AsInt64OK(); id != int64(i) {
+				t.Errorf("document %d of %d is %s", i, n, doc)
+			}
+		}
+	}
+	left, err := c.Documents(t.Context(), "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$currentOp", Value: bson.D{{Key: "idleCursors", Value: true}}}},
+			bson.D{{Key: "$match", Value: bson.D{{Key: "type", Value: "idleCursor"}}}}}}})
+	if err != nil || len(left) != 0 {
+		t.Errorf("%d cursors are open: %v", len(left), err)
+	}
+	if _, err := c.Documents(t.Context(), "d", bson.D{{Key: "find", Value: "c"}, {Key: "nothing", Value: 1}}); err == nil {
+		t.Error("no error of an unknown field")
+	}
+}

@@ -159,8 +159,9 @@ func (d *deferrals) nothing(ctx context.Context, settings []Deferred) (bool, err
 			return false, nil
 		}
 	}
-	found, err := readDeferred(ctx, d.c, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}})
-	return len(found) == 0, err
+	found, err := d.c.Documents(ctx, mongo.StateDB, bson.D{{Key: "find", Value: deferredCollection},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}, {Key: "limit", Value: 1}})
+	return len(found) == 0, mongo.Wrap(err, "read what is deferred")
 }
 
 // standIn makes the expiry that the target had the one to restore.

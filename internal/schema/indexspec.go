@@ -77,8 +77,8 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
 func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
-	return unlessGone(mongo.ReadAll[bson.Raw](ctx, "list indexes of %s of %s", ns, c.Address())(
-		primaryDB(c, db).RunCommandCursor(ctx, cmd)))
+	all, err := c.Documents(ctx, db, cmd)
+	return unlessGone(all, mongo.Wrap(err, "list indexes of %s of %s", ns, c.Address()))
 }
 
 func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
