@@ -69,3 +69,28 @@ func TestCompressionIsChosen(t *testing.T) {
 		t.Errorf("what was written is not what is read: %d bytes, %v", len(back), err)
 	}
 }
+
+// TestNothingIsCompressedNearby: neither what goes over connections, nor what a driver's client sends over them.
+func TestNothingIsCompressedNearby(t *testing.T) {
+	c := dial.Cluster(t, lab.ForTest(t, lab.Options{}).URI(), mongo.Options{ChooseCompression: true})
+	unpacked := func() int64 {
+		status, err := c.Command(t.Context(), "admin", bson.D{{Key: "serverStatus", Value: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := status.Lookup("network", "compression", "zstd", "decompressor", "bytesIn").AsInt64OK()
+		if !ok {
+			t.Fatalf("the server does not count what it unpacks: %s", status.Lookup("network"))
+		}
+		return n
+	}
+	before := unpacked()
+	for range 10 {
+		if _, err := c.Command(t.Context(), "d", bson.D{{Key: "find", Value: "c"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := unpacked(); after != before {
+		t.Errorf("the server has unpacked %d bytes", after-before)
+	}
+}

@@ -19,10 +19,11 @@ import (
 type deployment struct {
 	*topology.Topology
 	slots *slots
+	zip   *chooser // as that of Pool
 }
 
 // connect starts to monitor the servers. most bounds the connections in use; 0 is no bound.
-func connect(opts *options.ClientOptions, most int) (*deployment, error) {
+func connect(opts *options.ClientOptions, most int, zip *chooser) (*deployment, error) {
 	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
 	if err != nil {
 		return nil, fmt.Errorf("wire: client options: %w", err)
@@ -34,7 +35,7 @@ func connect(opts *options.ClientOptions, most int) (*deployment, error) {
 	if err := topo.Connect(); err != nil {
 		return nil, fmt.Errorf("wire: connect: %w", err)
 	}
-	return &deployment{Topology: topo, slots: newSlots(most)}, nil
+	return &deployment{Topology: topo, slots: newSlots(most), zip: zip}, nil
 }
 
 // Connect does nothing: clients call it, but the topology is connected.
@@ -43,7 +44,7 @@ func (d *deployment) Connect() error { return nil }
 func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSelector) (driver.Server, error) {
 	srv, err := d.Topology.SelectServer(ctx, sel)
 	if selected, ok := srv.(*topology.SelectedServer); err == nil && ok {
-		return &server{SelectedServer: selected, slots: d.slots}, nil
+		return &server{SelectedServer: selected, slots: d.slots, zip: d.zip}, nil
 	}
 	return srv, err
 }
@@ -51,6 +52,7 @@ func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSel
 type server struct {
 	*topology.SelectedServer
 	slots  *slots
+	zip    *chooser
 	urgent bool // there need be no slot
 }
 
@@ -66,7 +68,23 @@ func (s *server) Connection(ctx context.Context) (*mnet.Connection, error) {
 		return nil, err
 	}
 	conn.ReadWriteCloser = &slotted{ReadWriteCloser: conn.ReadWriteCloser, slots: s.slots}
+	if s.zip != nil && conn.Compressor != nil {
+		conn.Compressor = &choosing{conn.Compressor, s.zip}
+	}
 	return conn, nil
+}
+
+// choosing compresses messages while that moves more. A server compresses its reply when the question was.
+type choosing struct {
+	mnet.Compressor
+	zip *chooser
+}
+
+func (c *choosing) CompressWireMessage(src, dst []byte) ([]byte, error) {
+	if !c.zip.on.Load() {
+		return append(dst, src...), nil
+	}
+	return c.Compressor.CompressWireMessage(src, dst)
 }
 
 type slotted struct {

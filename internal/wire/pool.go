@@ -62,11 +62,15 @@ func (p *Pool) Allowed() error {
 
 // Open starts to monitor the deployment that opts names. It does not wait for a server.
 func Open(opts *options.ClientOptions) (*Pool, error) {
-	d, err := connect(opts, 0)
+	return open(opts, nil)
+}
+
+func open(opts *options.ClientOptions, zip *chooser) (*Pool, error) {
+	d, err := connect(opts, 0, zip)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{opts: opts, first: d}
+	p := &Pool{opts: opts, first: d, zip: zip}
 	p.now.Store(d)
 	return p, nil
 }
@@ -79,9 +83,10 @@ func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool
 	}
 	own := *opts
 	own.SetCompressors([]string{"zstd"}).SetZstdLevel(1) // the fastest: the link is what is slow
-	p, err := Open(&own)
+	zip := &chooser{changed: changed}
+	p, err := open(&own, zip)
 	if err == nil {
-		p.zip = &chooser{rtt: p.RoundTripTime, changed: changed}
+		zip.rtt = p.RoundTripTime
 	}
 	return p, err
 }
@@ -131,7 +136,7 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 	opts.Monitor, opts.ServerMonitor, opts.PoolMonitor = nil, nil, nil // those are the client's
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d, err := connect(&opts, p.most)
+	d, err := connect(&opts, p.most, p.zip)
 	if err != nil {
 		return nil, err
 	}
