@@ -53,7 +53,9 @@ type former struct {
 
 // form does everything but local, without which a copy has no oplog to recover from.
 func (f *former) form(ctx context.Context, at mongo.OpTime) (deferred int, err error) {
-	for _, step := range []func(context.Context) error{f.removeLeftOut, f.makeState, f.clearSessions, f.removeUsers} {
+	underWay := func(ctx context.Context) error { return endUnderWay(ctx, f.c) }
+	for _, step := range []func(context.Context) error{f.removeLeftOut, underWay, f.makeState, f.clearSessions,
+		f.removeUsers} {
 		if err := step(ctx); err != nil {
 			return 0, err
 		}
