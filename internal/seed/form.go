@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -42,6 +43,13 @@ const FormCollection = "filecopies"
 type Formed struct {
 	Job string       `bson:"_id"`
 	At  mongo.OpTime `bson:"at"` // the source's position of the files
+	// By is what the files became; nil is not known.
+	By *Formation `bson:"formation,omitempty"`
+}
+
+// SameContent reports that two formations keep the same of the files.
+func (f Formation) SameContent(other Formation) bool {
+	return f.Users == other.Users && slices.Equal(f.Include, other.Include) && slices.Equal(f.Exclude, other.Exclude)
 }
 
 // former makes a copy a member of a new set. All its steps may be repeated.
@@ -64,7 +72,8 @@ func (f *former) form(ctx context.Context, at mongo.OpTime) (deferred int, err e
 		return deferred, err
 	}
 	_, err = f.c.Database(mongo.StateDB).Collection(FormCollection).
-		ReplaceOne(ctx, bson.D{{Key: "_id", Value: f.Job}}, Formed{f.Job, at}, options.Replace().SetUpsert(true))
+		ReplaceOne(ctx, bson.D{{Key: "_id", Value: f.Job}}, Formed{f.Job, at, &f.Formation},
+			options.Replace().SetUpsert(true))
 	if err != nil {
 		return deferred, fmt.Errorf("cannot record the position: %w", err)
 	}
