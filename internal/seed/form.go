@@ -105,7 +105,7 @@ func (f *former) removeFrom(ctx context.Context, db *driver.Database) error {
 	kept := false
 	for _, name := range names {
 		switch {
-		case strings.HasPrefix(name, "system."): // goes with its series, or its database
+		case mongo.OfServer(name), strings.HasPrefix(name, mongo.BucketsPrefix): // goes with its series, or its database
 		case f.keep(db.Name() + "." + name):
 			kept = true
 		default:

@@ -14,6 +14,27 @@ import (
 	"github.com/millrace/millrace/test/kit"
 )
 
+// TestMigrationByFilesOfFunctions: the functions of a database arrive by the rules, also where it has nothing else.
+func TestMigrationByFilesOfFunctions(t *testing.T) {
+	t.Parallel()
+	m := newMigration(t, "6.0", "rs:2", 1, "--exclude", "some.system.js")
+	sc := kit.Client(t, m.set.URI())
+	for _, ns := range [][2]string{{"functions", "system.js"}, {"some", "system.js"}, {"some", "c"}} {
+		_, err := sc.Database(ns[0]).Collection(ns[1]).InsertOne(t.Context(), bson.D{{Key: "_id", Value: "f"},
+			{Key: "value", Value: bson.JavaScript("function() { return 1 }")}})
+		must(t, err)
+	}
+	m.start("1GB")
+	m.begin()
+	m.following()
+	dc := m.finalized(test.CompareOptions{Source: func(ns string) bool { return ns != "some.system.js" }})
+	for db, want := range map[string]int64{"functions": 1, "some": 0} {
+		if n, err := dc.Database(db).Collection("system.js").CountDocuments(t.Context(), bson.D{}); err != nil || n != want {
+			t.Errorf("%s.system.js on the target: %d documents, %v, want %d", db, n, err, want)
+		}
+	}
+}
+
 // TestMigrationByFilesOtherRules: the sync is killed when the new set has been made and before its job is stored. With
 // other rules or users it does not go on: the set has not what they name, or more. With the same ones it does.
 func TestMigrationByFilesOtherRules(t *testing.T) {
