@@ -3,6 +3,7 @@ package seed
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,37 @@ func TestMigrationByFilesTwoSyncs(t *testing.T) {
 	if err := m.sync.Wait(time.Minute); err == nil || !strings.Contains(m.sync.Output(), "two syncs began at once") {
 		t.Errorf("%v, exit code %d\n%s", err, m.sync.ExitCode(), m.sync.Output())
 	}
+}
+
+// TestMigrationByFilesToUsedHosts: the mongod of an earlier migration, with the same set and job, still listens at the
+// address of the new member. The sync does not take it for the new one, which would be finalized already.
+func TestMigrationByFilesToUsedHosts(t *testing.T) {
+	t.Parallel()
+	m := newMigration(t, "6.0", "rs:2", 1)
+	coll := kit.Client(t, m.set.URI()).Database("used").Collection("c")
+	_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
+	must(t, err)
+	m.start("1GB")
+	m.begin()
+	m.following()
+	m.cutOver()
+	_, err = coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 2}})
+	must(t, err)
+	was := m.hosts[0]
+	must(t, was.agent.Wait(time.Minute))
+	h := &targetHost{dir: filepath.Join(t.TempDir(), "db"), host: was.host, port: freePort(t)}
+	m.hosts = []*targetHost{h}
+	t.Cleanup(func() { m.killMember(was); m.killMember(h) })
+	m.startAgent(h)
+	m.begin()
+	err = m.sync.Wait(time.Minute)
+	if err == nil || !strings.Contains(m.sync.Output(), "another mongod listens") {
+		t.Fatalf("%v, exit code %d\n%s", err, m.sync.ExitCode(), m.sync.Output())
+	}
+	m.killMember(was)
+	m.begin()
+	m.following()
+	m.finalized(test.CompareOptions{})
 }
 
 // removeHost removes what an agent has on disk.
