@@ -151,10 +151,21 @@ func (j *Job) Run(ctx context.Context) (err error) {
 
 // open opens the job on the new set.
 func (j *Job) open(ctx context.Context) error {
-	at, err := j.position(ctx)
+	f, err := j.formed(ctx)
 	if err != nil {
 		return err
 	}
+	if f.By != nil && !f.By.SameContent(j.content()) {
+		return mongo.WithHint(errors.New("the new set was made with other rules or users"),
+			"use the same --include, --exclude and --users as at the beginning")
+	}
+	for _, t := range j.targets {
+		if f.By != nil && t.state != nil && t.state.Order != nil && t.state.Order.Formation.ID != f.By.ID {
+			return mongo.WithHint(fmt.Errorf("the set at --target is not the one that the agent %s makes: another mongod listens "+
+				"at %s", t.address, t.state.Own.Host), "end that mongod; the agent then starts its own")
+		}
+	}
+	at := f.At
 	j.mu.Lock()
 	was := j.spec
 	j.mu.Unlock()
@@ -178,21 +189,20 @@ func (j *Job) open(ctx context.Context) error {
 	return nil
 }
 
-// position reads where the files of the new set stand.
-func (j *Job) position(ctx context.Context) (mongo.OpTime, error) {
+// formed reads how the new set was made.
+func (j *Job) formed(ctx context.Context) (f seed.Formed, err error) {
 	c, err := j.spec.Connect(ctx, j.spec.Target, mongo.Options{AppName: "millrace-files"})
 	if err != nil {
-		return mongo.OpTime{}, mongo.Wrap(err, "target")
+		return f, mongo.Wrap(err, "target")
 	}
 	defer c.Close()
-	var f seed.Formed
 	err = c.Client.Database(mongo.StateDB).Collection(seed.FormCollection).
 		FindOne(ctx, bson.D{{Key: "_id", Value: j.spec.Job}}).Decode(&f)
 	if err != nil {
-		return f.At, mongo.WithHint(fmt.Errorf("cannot read the position of the files of job %s on the target: %w",
+		return f, mongo.WithHint(fmt.Errorf("cannot read the position of the files of job %s on the target: %w",
 			j.spec.Job, err), "check that --target names the set that the agents make, and --job is the same as before")
 	}
-	return f.At, nil
+	return f, nil
 }
 
 func (j *Job) running() *job.Job {

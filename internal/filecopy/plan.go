@@ -69,7 +69,7 @@ func (j *Job) unanswered() bool {
 func (j *Job) there(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	_, err := j.position(ctx)
+	_, err := j.formed(ctx)
 	return err == nil
 }
 

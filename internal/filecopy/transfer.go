@@ -208,10 +208,15 @@ func (j *Job) order(ctx context.Context, i int, t *target, f seed.Formation, for
 // id names the migration.
 func (j *Job) id() string { return j.spec.Job + " of " + j.source.Info.SetID.Hex() }
 
+// content is what the job keeps of the files.
+func (j *Job) content() seed.Formation {
+	return seed.Formation{Set: j.set, Job: j.spec.Job, Include: j.spec.Rules.Include, Exclude: j.spec.Rules.Exclude,
+		Users: j.spec.Users}
+}
+
 // formation is that of the order which an agent has, else a new one.
 func (j *Job) formation() (seed.Formation, error) {
-	f := seed.Formation{Set: j.set, ID: bson.NewObjectID(), Job: j.spec.Job, Include: j.spec.Rules.Include,
-		Exclude: j.spec.Rules.Exclude, Users: j.spec.Users}
+	f, first := j.content(), ""
 	for _, t := range j.targets {
 		f.Members = append(f.Members, t.state.Own)
 	}
@@ -225,18 +230,28 @@ func (j *Job) formation() (seed.Formation, error) {
 				o.ID), "end it and its mongod, and remove its directory and the file beside it")}
 		}
 		was := o.Formation
-		f.ID = was.ID
+		if f.ID.IsZero() {
+			f.ID = was.ID
+		}
+		if was.ID != f.ID {
+			return f, &otherOrderError{mongo.WithHint(fmt.Errorf("the agents %s and %s have orders for two sets: two syncs "+
+				"began at once", first, t.address), "end all agents, remove their directories and the files beside them, and "+
+				"begin again with one sync")}
+		}
+		first = t.address
 		if !sameFormation(was, f) {
 			return f, &otherOrderError{mongo.WithHint(fmt.Errorf("the agent %s has begun with other members, rules or users",
 				t.address), "use the same --target-agents, --include, --exclude and --users")}
 		}
 	}
+	if f.ID.IsZero() {
+		f.ID = bson.NewObjectID()
+	}
 	return f, nil
 }
 
 func sameFormation(a, b seed.Formation) bool {
-	return a.Set == b.Set && a.ID == b.ID && a.Job == b.Job && a.Users == b.Users &&
-		slices.Equal(a.Members, b.Members) && slices.Equal(a.Include, b.Include) && slices.Equal(a.Exclude, b.Exclude)
+	return a.Set == b.Set && a.ID == b.ID && a.Job == b.Job && slices.Equal(a.Members, b.Members) && a.SameContent(b)
 }
 
 // agreed checks that all copies stand at one position that the source cannot roll back.

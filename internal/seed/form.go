@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -42,6 +43,13 @@ const FormCollection = "filecopies"
 type Formed struct {
 	Job string       `bson:"_id"`
 	At  mongo.OpTime `bson:"at"` // the source's position of the files
+	// By is what the files became; nil is not known.
+	By *Formation `bson:"formation,omitempty"`
+}
+
+// SameContent reports that two formations keep the same of the files.
+func (f Formation) SameContent(other Formation) bool {
+	return f.Users == other.Users && slices.Equal(f.Include, other.Include) && slices.Equal(f.Exclude, other.Exclude)
 }
 
 // former makes a copy a member of a new set. All its steps may be repeated.
@@ -53,7 +61,9 @@ type former struct {
 
 // form does everything but local, without which a copy has no oplog to recover from.
 func (f *former) form(ctx context.Context, at mongo.OpTime) (deferred int, err error) {
-	for _, step := range []func(context.Context) error{f.removeLeftOut, f.makeState, f.clearSessions, f.removeUsers} {
+	underWay := func(ctx context.Context) error { return endUnderWay(ctx, f.c) }
+	for _, step := range []func(context.Context) error{f.removeLeftOut, underWay, f.makeState, f.clearSessions,
+		f.removeUsers} {
 		if err := step(ctx); err != nil {
 			return 0, err
 		}
@@ -62,7 +72,8 @@ func (f *former) form(ctx context.Context, at mongo.OpTime) (deferred int, err e
 		return deferred, err
 	}
 	_, err = f.c.Database(mongo.StateDB).Collection(FormCollection).
-		ReplaceOne(ctx, bson.D{{Key: "_id", Value: f.Job}}, Formed{f.Job, at}, options.Replace().SetUpsert(true))
+		ReplaceOne(ctx, bson.D{{Key: "_id", Value: f.Job}}, Formed{f.Job, at, &f.Formation},
+			options.Replace().SetUpsert(true))
 	if err != nil {
 		return deferred, fmt.Errorf("cannot record the position: %w", err)
 	}
@@ -94,7 +105,7 @@ func (f *former) removeFrom(ctx context.Context, db *driver.Database) error {
 	kept := false
 	for _, name := range names {
 		switch {
-		case strings.HasPrefix(name, "system."): // goes with its series, or its database
+		case mongo.OfServer(name), strings.HasPrefix(name, mongo.BucketsPrefix): // goes with its series, or its database
 		case f.keep(db.Name() + "." + name):
 			kept = true
 		default:

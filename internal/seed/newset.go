@@ -38,6 +38,9 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 		return r.At, 0, err
 	}
 	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) (err error) {
+		if err := endUnderWay(ctx, c); err != nil {
+			return err
+		}
 		if o.Member.defersExpiry() {
 			if deferred, err = deferExpiries(ctx, c, FollowJob(o.Member.NewSet)); err != nil {
 				return err

@@ -37,6 +37,7 @@ type ground struct {
 	port         string // of the agent
 	pem, token   string // files of the agent
 	source       *driver.Database
+	proxy        string // address by which the agent reaches the member; "" is its own
 }
 
 func newGround(t *testing.T, version, topology string) *ground {
@@ -61,7 +62,11 @@ func (g *ground) uri() string { return g.set.DirectURI(g.member.Index) }
 // serve starts an agent and waits until it listens.
 func (g *ground) serve(more ...string) *test.Process {
 	g.t.Helper()
-	args := []string{"seed", "serve", "--uri", g.uri(), "--dbpath", g.member.DBPath, "--listen", "127.0.0.1:" + g.port,
+	uri := g.uri()
+	if g.proxy != "" {
+		uri = "mongodb://" + g.proxy + "/?directConnection=true"
+	}
+	args := []string{"seed", "serve", "--uri", uri, "--dbpath", g.member.DBPath, "--listen", "127.0.0.1:" + g.port,
 		"--listen-tls-cert", g.pem, "--token-file", g.token}
 	p := test.Start(g.t, g.bin, append(args, more...)...)
 	kit.Until(g.t, "the agent listens", func() bool {
