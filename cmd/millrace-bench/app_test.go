@@ -73,6 +73,8 @@ func failingArgs(t *testing.T) map[string]string {
 
 func TestFailuresAreJSON(t *testing.T) { clitest.FailuresAreJSON(t, line, failingArgs(t)) }
 
+func TestCommandsAreForgotten(t *testing.T) { clitest.CommandsAreForgotten(t, line) }
+
 func TestEveryFlagIsInTheEnvironment(t *testing.T) { clitest.FlagsAreInTheEnvironment(t, line, 70) }
 
 func TestEveryPasswordInAFlagIsWarnedOf(t *testing.T) { clitest.PasswordsInFlagsAreWarnedOf(t, line) }

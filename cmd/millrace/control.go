@@ -52,7 +52,7 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
-	_ = cmd.RegisterFlagCompletionFunc("job",
+	a.Offer(cmd, "job",
 		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var names []cobra.Completion
 			if registry, err := server.NewRegistry(a.LookupEnv); err == nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -170,22 +171,34 @@ func bind(cmd *cobra.Command, set string, vars ...config.Vars) {
 	config.Bind(cmd.Flags(), flagTexts, set, vars...)
 }
 
-// described gives the command of a path its texts, and its flags the variables.
-func (a *app) described(path string, cmd *cobra.Command, vars ...config.Vars) *cobra.Command {
-	if len(vars) > 0 {
-		bind(cmd, path, vars...)
-	}
+type help struct{ use, short, long, examples string }
+
+// helpOf has the help texts by the paths of commands.
+//
+//nolint:gochecknoglobals // read once
+var helpOf = sync.OnceValue(func() map[string]help {
+	all := map[string]help{}
 	for text := range strings.SplitSeq("\n"+helpTexts, "\n# ") {
 		head, text, _ := strings.Cut(text, "\n")
 		parent, use, below := strings.Cut(head, ": ")
 		if !below {
 			parent, use = "", head
 		}
-		if name, _, _ := strings.Cut(use, " "); strings.TrimSpace(parent+" "+name) == path {
-			text, examples, _ := strings.Cut(text, "\nExamples:\n")
-			short, long, _ := strings.Cut(text, "\n")
-			cmd.Use, cmd.Short, cmd.Long, cmd.Example = use, short, strings.Trim(long, "\n"), strings.Trim(examples, "\n")
-		}
+		name, _, _ := strings.Cut(use, " ")
+		text, examples, _ := strings.Cut(text, "\nExamples:\n")
+		short, long, _ := strings.Cut(text, "\n")
+		all[strings.TrimSpace(parent+" "+name)] = help{use, short, strings.Trim(long, "\n"), strings.Trim(examples, "\n")}
+	}
+	return all
+})
+
+// described gives the command of a path its texts, and its flags the variables.
+func (a *app) described(path string, cmd *cobra.Command, vars ...config.Vars) *cobra.Command {
+	if len(vars) > 0 {
+		bind(cmd, path, vars...)
+	}
+	if text, is := helpOf()[path]; is {
+		cmd.Use, cmd.Short, cmd.Long, cmd.Example = text.use, text.short, text.long, text.examples
 	}
 	return cmd
 }

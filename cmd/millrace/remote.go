@@ -70,7 +70,7 @@ func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) 
 	r.command(cmd, do)
 	bind(cmd, "job", config.Vars{"job": &r.job})
 	_ = cmd.MarkFlagRequired("job")
-	_ = cmd.RegisterFlagCompletionFunc("job",
+	r.Offer(cmd, "job",
 		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return r.completions(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
 		})

@@ -14,6 +14,8 @@ import (
 
 func TestEveryFlagIsInTheEnvironment(t *testing.T) { clitest.FlagsAreInTheEnvironment(t, line, 120) }
 
+func TestCommandsAreForgotten(t *testing.T) { clitest.CommandsAreForgotten(t, line) }
+
 func TestEveryPasswordInAFlagIsWarnedOf(t *testing.T) { clitest.PasswordsInFlagsAreWarnedOf(t, line) }
 
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {

@@ -55,7 +55,7 @@ func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *co
 
 func (s *stored) bindJob(cmd *cobra.Command, set string) {
 	bind(cmd, set, config.Vars{"job": &s.job})
-	_ = cmd.RegisterFlagCompletionFunc("job", s.completions)
+	s.Offer(cmd, "job", s.completions)
 }
 
 func (s *stored) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {

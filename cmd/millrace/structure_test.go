@@ -105,6 +105,7 @@ func structureOf(t *testing.T, p *program, db string) {
 	if err := kit.Client(t, p.target).Database(db).Collection("v").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	verify = append(verify, "--recheck-for=1s") // by default what differs has to stay so for 10 s
 	if code, out, stderr := p.run(verify...); code != cli.ExitFailure || !strings.Contains(out, db+".v: view") {
 		t.Errorf("verify without the view: %d\n%s%s", code, out, stderr)
 	}

@@ -33,6 +33,8 @@ type Program struct {
 	Columns func() int
 
 	Results Results
+
+	offers []func() // register completions; see Offer
 }
 
 // New returns the program in this process, with the process' streams and environment.
@@ -56,17 +58,27 @@ func New(name string) Program {
 // Run executes one command line and returns the exit code. It calls root once, after it
 // has made Stdout and Stderr safe to print anything to.
 func (p *Program) Run(ctx context.Context, args []string, root func() *cobra.Command) int {
-	p.Stdout, p.Stderr, p.Results = &safe{out: p.Stdout}, &safe{out: p.Stderr}, Results{}
+	p.Stdout, p.Stderr, p.Results, p.offers = &safe{out: p.Stdout}, &safe{out: p.Stderr}, Results{}, nil
 	top := root()
 	top.SetArgs(args)
-	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // or ShellCompNoDescRequestCmd
+		for _, offer := range p.offers {
+			offer()
+		}
+		completeValues(top) // before plainUsages, which removes the kinds of values
 		plainUsages(top)
 	}
 	cmd, err := top.ExecuteContextC(ctx)
 	return p.finish(ctx, cmd, args, err)
 }
 
-// Complete gives the root of all commands what they have in common. A completion that a flag has already stays.
+// Offer has the shell complete the values of a flag by a function. Cobra learns of it only when a shell asks: it
+// never forgets a flag, nor what that refers to, and tests make all commands thousands of times.
+func (p *Program) Offer(cmd *cobra.Command, flag string, offered cobra.CompletionFunc) {
+	p.offers = append(p.offers, func() { _ = cmd.RegisterFlagCompletionFunc(flag, offered) })
+}
+
+// Complete gives the root of all commands what they have in common.
 func (p *Program) Complete(root *cobra.Command) {
 	root.Use = p.Name
 	root.SilenceErrors, root.SilenceUsage, root.DisableSuggestions = true, true, true // see usageHint
@@ -81,7 +93,6 @@ func (p *Program) Complete(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	failWithCode(root)
 	p.makeReady(root)
-	completeValues(root)
 }
 
 func runGroup(cmd *cobra.Command, args []string) error {
@@ -268,7 +279,7 @@ func (p *Program) usage(c *cobra.Command) error {
 	return err
 }
 
-// completeValues has the shell offer words, files or directories for the values of flags.
+// completeValues has the shell offer words, files or directories for the values of flags. What Offer was given stays.
 func completeValues(cmd *cobra.Command) {
 	if !cmd.HasParent() {
 		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -21,8 +22,8 @@ import (
 
 // Plan returns what Run would do and what prevents it. It writes nothing.
 func (j *Job) Plan(ctx context.Context) (*job.Plan, error) {
-	j.await(ctx)
-	if j.all(seed.StageRunning) || j.unanswered() && j.there(ctx) {
+	there := j.await(ctx)
+	if j.all(seed.StageRunning) || j.unanswered() && there {
 		if j.running() == nil {
 			if err := j.open(ctx); err != nil {
 				return nil, err
@@ -49,15 +50,25 @@ func (j *Job) Plan(ctx context.Context) (*job.Plan, error) {
 	return p.plan, nil
 }
 
-// await asks all agents for their states until they answer: one may be started again just now.
-func (j *Job) await(ctx context.Context) {
-	const startTime = 8 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+// await asks all agents for their states until they answer: one may be started again just now. Where one does not soon,
+// it asks the new set meanwhile, and reports whether that has been made.
+func (j *Job) await(ctx context.Context) (there bool) {
+	const soon, startTime = time.Second, 8 * time.Second
+	asked, stop := context.WithCancel(ctx)
+	defer stop()
+	var asking sync.WaitGroup
+	asking.Go(func() { there = pace.Pause(asked, soon) == nil && j.there(asked) })
+	waiting, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	_ = pace.Until(ctx, lookEvery, func() (bool, error) { // what does not answer has its own error
-		j.look(ctx)
+	err := pace.Until(waiting, lookEvery, func() (bool, error) {
+		j.look(waiting)
 		return !j.unanswered(), nil
 	})
+	if err == nil { // what does not answer has its own error
+		stop()
+	}
+	asking.Wait()
+	return there
 }
 
 // unanswered reports that an agent does not answer: it may have been ended.

@@ -4,9 +4,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,6 +40,21 @@ func eachFlag(t *testing.T, program New, f func(t *testing.T, w *World, cmd *cob
 		})
 	})
 	return n
+}
+
+// CommandsAreForgotten checks that nothing keeps the flags of commands that are not used any
+// more: tests make all commands thousands of times.
+func CommandsAreForgotten(t *testing.T, program New) {
+	var flags []weak.Pointer[pflag.Flag]
+	each(Start(t, program).Root(), func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) { flags = append(flags, weak.Make(flag)) })
+	})
+	runtime.GC()
+	for _, kept := range flags {
+		if flag := kept.Value(); flag != nil {
+			t.Errorf("--%s is kept", flag.Name)
+		}
+	}
 }
 
 // FlagsAreInTheEnvironment checks that every flag of every command has its variable, and

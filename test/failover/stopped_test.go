@@ -17,8 +17,8 @@ import (
 )
 
 // TestStoppedServersAreNamed: the status names what a job waits for, whichever server of two
-// sets of two members stops to answer. A majority needs both members, and the job reads the
-// source's secondary.
+// sets of two members stops to answer, while it copies and while it follows. A majority needs
+// both members, and the job reads the source's secondary.
 func TestStoppedServersAreNamed(t *testing.T) {
 	t.Parallel()
 	lab.NeedServers(t)
@@ -30,44 +30,46 @@ func TestStoppedServersAreNamed(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	docs := kit.Client(t, source.URI()).Database("d").Collection("c")
+	db := kit.Client(t, source.URI()).Database("d")
 	batch := make([]any, 1000)
 	for i := range batch {
 		batch[i] = bson.D{{Key: "pad", Value: make([]byte, 4000)}}
 	}
 	for range 30 {
-		if _, err := docs.InsertMany(t.Context(), batch); err != nil {
+		if _, err := db.Collection("copied").InsertMany(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"sync", "--source", source.URI(), "--target", target.URI(), "--until", "never", "--read-preference",
-		"secondary"}
+	defer keepWriting(t, db.Collection("followed"))()
 	bin := test.BuildMillrace(t)
-	stopEach := func(t *testing.T, p *test.Process, phase job.Phase) {
-		t.Helper()
-		status := func() job.Status { return p.Status(t.Context()) }
-		for began := time.Now(); status().Phase != phase; time.Sleep(20 * time.Millisecond) {
-			if time.Since(began) > 4*time.Minute {
-				t.Fatalf("the job is in phase %s, not %s", status().Phase, phase)
-			}
-		}
-		for name, c := range map[string]*lab.Cluster{"source": source, "target": target} {
-			for i, m := range c.Members() {
-				primary, err := c.Primary(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				test.StopServer(t, name+map[bool]string{true: "'s primary", false: "'s secondary"}[i == primary], m.Pid(), status)
-			}
-		}
-		p.Interrupt()
+	start := func(include string, more ...string) *test.Process {
+		return test.Start(t, bin, append([]string{"sync", "--source", source.URI(), "--target", target.URI(), "--until",
+			"never", "--read-preference", "secondary", "--include", include, "--allow-missing"}, more...)...)
 	}
-	stopEach(t, test.Start(t, bin, append(args, "--max-rate-bytes", "1MB", "--readers", "1", "--writers", "1")...),
-		job.PhaseCopying)
-	t.Run("following", func(t *testing.T) {
-		defer keepWriting(t, docs)()
-		stopEach(t, test.Start(t, bin, args...), job.PhaseFollowing)
-	})
+	in := func(phase job.Phase, p *test.Process) func() job.Status {
+		kit.Until(t, string("phase "+phase), func() bool { return p.Status(t.Context()).Phase == phase })
+		return func() job.Status { return p.Status(t.Context()) }
+	}
+	// Side by side, so that both lose each server at once.
+	follows := start("d.followed")
+	following := in(job.PhaseFollowing, follows)
+	copies := start("d.copied", "--max-rate-bytes", "1MB", "--readers", "1", "--writers", "1")
+	copying := in(job.PhaseCopying, copies)
+	for name, c := range map[string]*lab.Cluster{"source": source, "target": target} {
+		for i, m := range c.Members() {
+			primary, err := c.Primary(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.StopServer(t, name+map[bool]string{true: "'s primary", false: "'s secondary"}[i == primary], m.Pid(),
+				copying, following)
+		}
+	}
+	if phase := copying().Phase; phase != job.PhaseCopying {
+		t.Errorf("the copy was over: the job is in phase %s", phase)
+	}
+	copies.Interrupt()
+	follows.Interrupt()
 }
 
 // keepWriting inserts a document now and then until end is called. While a server is

@@ -300,20 +300,28 @@ func TestMigrationByFilesRejected(t *testing.T) {
 	_, err := kit.Client(t, m.set.URI()).Database("some").Collection("c").
 		InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
 	must(t, err)
-	rejected := func(what string, more ...string) {
+	begun := func(what string, more ...string) (ended func()) {
 		t.Helper()
 		p := test.Start(t, m.bin, m.args(append([]string{"--dry-run"}, more...)...)...)
-		if err := p.Wait(2 * time.Minute); err == nil || p.ExitCode() != 2 || !strings.Contains(p.Output(), what) {
-			t.Errorf("%s: exit code %d\n%s", what, p.ExitCode(), p.Output())
+		return func() {
+			t.Helper()
+			if err := p.Wait(2 * time.Minute); err == nil || p.ExitCode() != 2 || !strings.Contains(p.Output(), what) {
+				t.Errorf("%s: exit code %d\n%s", what, p.ExitCode(), p.Output())
+			}
 		}
 	}
-	rejected("cannot go with --copy files", "--rename", "some=other")
-	rejected("cannot go with --copy files", "--filter", `some.c={"a": 1}`)
-	rejected("matches nothing on the source", "--include", "none.*")
-	rejected("target agents")
+	rejected := func(what string, more ...string) { t.Helper(); begun(what, more...)() }
 	h := m.hosts[0]
 	m.startAgent(h)
-	rejected("source agent")
+	noSource := begun("source agent") // which it waits for
+	h.via = freePort(t)
+	waits := []func(){noSource, begun("target agents"), begun("matches nothing on the source", "--include", "none.*")}
+	rejected("cannot go with --copy files", "--rename", "some=other")
+	rejected("cannot go with --copy files", "--filter", `some.c={"a": 1}`)
+	for _, ended := range waits {
+		ended()
+	}
+	h.via = ""
 	m.source = m.serve()
 	must(t, os.MkdirAll(h.dir, 0o700))
 	must(t, os.WriteFile(filepath.Join(h.dir, "other"), nil, 0o600))
