@@ -116,7 +116,13 @@ func (f *former) removeFrom(ctx context.Context, db *driver.Database) error {
 		return db.Drop(ctx)
 	}
 	for _, name := range drop {
-		if err := db.Collection(name).Drop(ctx); err != nil {
+		if name == "system.js" { // the command drop refuses it, replication does not
+			err = f.c.Database("admin").RunCommand(ctx, bson.D{{Key: "applyOps", Value: bson.A{bson.D{{Key: "op", Value: "c"},
+				{Key: "ns", Value: db.Name() + ".$cmd"}, {Key: "o", Value: bson.D{{Key: "drop", Value: name}}}}}}}).Err()
+		} else {
+			err = db.Collection(name).Drop(ctx)
+		}
+		if err != nil {
 			return err
 		}
 	}
