@@ -160,7 +160,7 @@ func (b *builder) BuildEarly(ctx context.Context, colls []Collection) error {
 const smallWork = 4 << 20
 
 // SmallIndexes returns the indexes of a source's collection that are built before its documents are
-// copied because it is small: those that take all documents but odd ones, such as with arrays in two fields.
+// copied because it is small. They take all documents but odd ones, such as with arrays in two fields.
 func SmallIndexes(c Collection) []stream.Index {
 	if c.Type != TypeCollection || (Build{Bytes: c.Bytes, Indexes: c.Indexes}).Work() > smallWork {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // endUnderWay ends what was under way on the source when its files were copied. The new set would end it in its own
-// way: a primary drops temporary collections when it is elected, and the members finish index builds together, or wait
+// way. A primary drops temporary collections when it is elected. The members finish index builds together, or wait
 // for each other. The job that follows applies what the source did.
 func endUnderWay(ctx context.Context, c *driver.Client) error {
 	dbs, err := c.ListDatabaseNames(ctx, bson.D{})

@@ -292,8 +292,8 @@ func (cur *Cursor) Limit(docs int) {
 // closeTime bounds the end of a cursor.
 const closeTime = 2 * time.Second
 
-// Close kills an open cursor, also after ctx has ended: until servers time it out after 10 minutes, a shard deletes
-// no orphans of its collection, and chunks of the same ranges cannot move.
+// Close kills an open cursor, also after ctx has ended. Servers time one out after 10 minutes. Until then a shard
+// deletes no orphans of its collection, and chunks of the same ranges cannot move.
 func (cur *Cursor) Close(ctx context.Context) {
 	if cur.id == 0 || cur.conn.broken || cur.conn.mc == nil {
 		return
