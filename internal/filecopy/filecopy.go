@@ -161,8 +161,8 @@ func (j *Job) open(ctx context.Context) error {
 	}
 	for _, t := range j.targets {
 		if f.By != nil && t.state != nil && t.state.Order != nil && t.state.Order.Formation.ID != f.By.ID {
-			return mongo.WithHint(fmt.Errorf("the set at --target is not the one that the agent %s makes: another mongod listens "+
-				"at %s", t.address, t.state.Own.Host), "end that mongod; the agent then starts its own")
+			return mongo.WithHint(fmt.Errorf("the set at --target is not the one that the agent %s makes: another mongod "+
+				"listens at %s", t.address, t.state.Own.Host), "end that mongod; the agent then starts its own")
 		}
 	}
 	at := f.At

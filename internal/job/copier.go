@@ -102,7 +102,8 @@ func (c *copier) task(coll schema.Collection, target string) copy.Task {
 // run copies tasks. If assigned is set, others may help: no changes are applied meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
-	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime, assigned), c.srcGate, c.counters
+	o.Recreate, o.Refused = c.recreate, c.refused(o.AfterClusterTime, assigned)
+	o.SourceGate, o.Counters = c.srcGate, c.counters
 	o.Inserted, o.Others = c.source.insertions(), c.spec.OnExisting == ExistingMerge
 	o.LeftOut = follow.Leaves(c.letters, c.spec.OnConflict, c.log)
 	o.OnCollection = func(s copy.CollectionStats) { c.progress.Collection(s, "") }

@@ -507,7 +507,8 @@ func testEarlyIndexes(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	both := bson.D{{Key: "$set", Value: bson.D{{Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{3, 4}}}}}
-	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 500}}}}, both); err != nil {
+	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 500}}}},
+		both); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.SetLimits(t.Context(), pace.Rates{}); err != nil {

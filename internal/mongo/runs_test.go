@@ -179,7 +179,8 @@ func TestDocuments(t *testing.T) {
 	have := 0
 	for _, n := range []int{0, 1, 100, 300} {
 		for ; have < n; have++ {
-			if _, err := c.Client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: have}}); err != nil {
+			if _, err := c.Client.Database("d").Collection("c").InsertOne(t.Context(),
+				bson.D{{Key: "_id", Value: have}}); err != nil {
 				t.Fatal(err)
 			}
 		}
