@@ -121,15 +121,13 @@ func (l *lent) end() {
 
 func TestLent(t *testing.T) {
 	s := start(t)
-	for name, f := range map[string]func(*testing.T, servers){
-		"with others": testLent, "others go on after their end": testUnaware, "too late": testTooLate,
-		"at the end": testJoinAtEnd, "unfit": testUnfit, "attempts": testLentAttempts, "limits": testLentLimits,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel() // each has a job and a database of its own, and mostly waits
-			f(t, s)
-		})
-	}
+	t.Run("with others", func(t *testing.T) { testLent(t, s) })
+	t.Run("others go on after their end", func(t *testing.T) { testUnaware(t, s) })
+	t.Run("too late", func(t *testing.T) { testTooLate(t, s) })
+	t.Run("at the end", func(t *testing.T) { testJoinAtEnd(t, s) })
+	t.Run("unfit", func(t *testing.T) { testUnfit(t, s) })
+	t.Run("attempts", func(t *testing.T) { testLentAttempts(t, s) })
+	t.Run("limits", func(t *testing.T) { testLentLimits(t, s) })
 }
 
 // testLent: three copy a job, with filters and mapped fields, while its collections are
