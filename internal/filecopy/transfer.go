@@ -251,7 +251,7 @@ func (j *Job) formation() (seed.Formation, error) {
 }
 
 func sameFormation(a, b seed.Formation) bool {
-	return a.Set == b.Set && a.ID == b.ID && a.Job == b.Job && slices.Equal(a.Members, b.Members) && a.SameContent(b)
+	return a.Set == b.Set && a.Job == b.Job && slices.Equal(a.Members, b.Members) && a.SameContent(b)
 }
 
 // agreed checks that all copies stand at one position that the source cannot roll back.

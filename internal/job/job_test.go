@@ -444,15 +444,23 @@ func testIndexesAmidReads(t *testing.T, s servers) {
 	}
 }
 
-// testThrottle: a copy and changes that would take days pass when the limit goes.
-func testThrottle(t *testing.T, s servers) {
-	insert(t, s.srcDB, "slow", 5000)
-	spec := s.spec("slow")
-	spec.Until, spec.Limits = "", pace.Rates{Bytes: 1}
+// copying runs a job until its copy has begun, which would take days.
+func copying(t *testing.T, spec job.Spec) (*job.Job, <-chan error) {
+	t.Helper()
+	spec.Limits = pace.Rates{Bytes: 1}
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
 	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	return j, ended
+}
+
+// testThrottle: a copy and changes that would take days pass when the limit goes.
+func testThrottle(t *testing.T, s servers) {
+	insert(t, s.srcDB, "slow", 5000)
+	spec := s.spec("slow")
+	spec.Until = ""
+	j, ended := copying(t, spec)
 	if n := count(t, s.targetC, "slow"); n != 0 {
 		t.Errorf("the copy was not held back: %d documents", n)
 	}
@@ -495,11 +503,8 @@ func testEarlyIndexes(t *testing.T, s servers) {
 		}
 	}
 	spec := s.spec("early")
-	spec.Until, spec.Limits = "", pace.Rates{Bytes: 1}
-	j := open(t, spec)
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(t.Context()) }()
-	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	spec.Until = ""
+	j, ended := copying(t, spec)
 	if n := indexes(t, s.targetC, "early"); n != 3 {
 		t.Fatalf("the target has %d indexes before its documents, want 3", n)
 	}

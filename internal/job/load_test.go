@@ -47,11 +47,8 @@ func testLoads(t *testing.T, s servers) {
 func testLoadsOfCopy(t *testing.T, s servers) {
 	fill(t, s.srcDB, "loadscopy", 0, 6000)
 	spec := s.spec("loadscopy")
-	spec.Loads, spec.Limits = pace.Loads{Target: pace.Low}, pace.Rates{Bytes: 1}
-	j := open(t, spec)
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(t.Context()) }()
-	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	spec.Loads = pace.Loads{Target: pace.Low}
+	j, ended := copying(t, spec)
 	high := pace.Loads{Source: pace.Max, Target: pace.Max}
 	if err := j.SetLoads(t.Context(), high); err != nil {
 		t.Fatal(err)

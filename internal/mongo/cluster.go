@@ -223,9 +223,8 @@ func (c *Cluster) Documents(ctx context.Context, db string, cmd bson.D) ([]bson.
 	if err != nil {
 		return nil, err
 	}
-	cursor := raw.Lookup("cursor")
-	id, ok := cursor.Document().Lookup("id").AsInt64OK()
-	if ok && id == 0 {
+	id, _ := raw.Lookup("cursor", "id").AsInt64OK()
+	if id == 0 {
 		values, err := raw.Lookup("cursor", "firstBatch").Array().Values()
 		docs := make([]bson.Raw, len(values))
 		for i, v := range values {
@@ -233,7 +232,7 @@ func (c *Cluster) Documents(ctx context.Context, db string, cmd bson.D) ([]bson.
 		}
 		return docs, err
 	}
-	ns, _ := cursor.Document().Lookup("ns").StringValueOK()
+	ns, _ := raw.Lookup("cursor", "ns").StringValueOK()
 	_, coll := SplitNS(ns)
 	_, _ = c.Command(ctx, db, bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{id}}})
 	cur, err := c.Client.Database(db).RunCommandCursor(ctx, cmd, options.RunCmd().SetReadPreference(readpref.Primary()))
@@ -241,7 +240,8 @@ func (c *Cluster) Documents(ctx context.Context, db string, cmd bson.D) ([]bson.
 		return nil, err
 	}
 	var docs []bson.Raw
-	return docs, cur.All(ctx, &docs)
+	err = cur.All(ctx, &docs)
+	return docs, err
 }
 
 // DataSize returns the documents and bytes of a collection of a replica set or standalone by the
