@@ -218,8 +218,9 @@ func TestMigrationByFiles(t *testing.T) {
 			}
 			must(t, sc.Database("moved").RunCommand(t.Context(), bson.D{{Key: "createUser", Value: "ada"},
 				{Key: "pwd", Value: "a password"}, {Key: "roles", Value: bson.A{"readWrite"}}}).Err())
-			churn := test.StartChurn(t, db, test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond,
-				Pause: 5 * time.Millisecond, Expected: elected})
+			// Six servers and five processes share the machine: more writes would take minutes.
+			churn := test.StartChurn(t, db, test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: time.Second,
+				Pause: 20 * time.Millisecond, Expected: elected})
 			m.start("100MB")
 			m.begin()
 			m.following()
