@@ -180,7 +180,7 @@ func (s *side) forget(ctx context.Context) (err error) {
 	if !s.ours() || !s.Info.Version.AtLeast(5, 0) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := s.keepHistory(ctx, 0); err != nil {
 		return err
