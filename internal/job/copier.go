@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -28,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 type copier struct {
@@ -427,14 +427,15 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 
 // createsAtOnce is how many collections are made at once. A server changes its catalog for one at a
 // time, and others that wait use its processors. 2,000 collections took 28.7 s with eight at once,
-// and 22.5 s with three (6.0.5, two processors). Far away, the round trips take longer.
+// and 22.5 s with three (6.0.5, two processors). Far away, and through routers, which wait for a
+// majority each time, commands mostly wait for something else.
 func (c *copier) createsAtOnce() int {
-	const near, farAway = 3, 2 * time.Millisecond
+	const near = 3
 	most := 2 * c.buildsAtOnce() // builds on empty collections scan nothing
-	if c.dst.Pool.RoundTripTime() < farAway {
-		return min(most, near)
+	if c.dst.Info.Kind == mongo.KindSharded || c.dst.Pool.RoundTripTime() >= wire.FarAway {
+		return most
 	}
-	return most
+	return min(most, near)
 }
 
 func (c *copier) buildsAtOnce() int {

@@ -110,8 +110,9 @@ type Compression struct {
 	Gain float64
 }
 
-// farAway is the round trip from which compression is measured: it pays on slow links, which are long.
-const farAway = 2 * time.Millisecond
+// FarAway is the round trip from which waiting for the link counts. Compression is measured from there on: it pays on
+// slow links, which are long.
+const FarAway = 2 * time.Millisecond
 
 const (
 	legTime     = 500 * time.Millisecond // how long each of its legs is measured
@@ -152,7 +153,7 @@ func (c *chooser) compression() Compression {
 
 // moved counts an exchange, by its bytes before compression.
 func (c *chooser) moved(bytes int, began, ended time.Time) {
-	if ended.UnixNano() < c.wake.Load() || c.rtt() < farAway {
+	if ended.UnixNano() < c.wake.Load() || c.rtt() < FarAway {
 		return
 	}
 	c.mu.Lock()

@@ -218,7 +218,7 @@ func TestMigrationByFiles(t *testing.T) {
 			}
 			must(t, sc.Database("moved").RunCommand(t.Context(), bson.D{{Key: "createUser", Value: "ada"},
 				{Key: "pwd", Value: "a password"}, {Key: "roles", Value: bson.A{"readWrite"}}}).Err())
-			// Six servers and five processes share the machine: more writes would take minutes.
+			// Six servers and five processes share the machine. Four times the writes took a third more of its processors.
 			churn := test.StartChurn(t, db, test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: time.Second,
 				Pause: 20 * time.Millisecond, Expected: elected})
 			m.start("100MB")
